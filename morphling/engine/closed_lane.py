@@ -1,0 +1,121 @@
+"""The closed lane: private full-duplex links, a whole dispatch resolved in one pass over its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from morphling.engine.compiled import is_loaded, kernels
+from morphling.engine.kernels import FAR, ClosedRows, Devices, LinkArrays, Times
+from morphling.engine.running import Notice, Running
+from morphling.interfaces.tasks import TaskTable
+from morphling.types import IntArray
+
+__all__ = ["ClosedLane", "Trouble", "views"]
+
+COMPILE_AFTER = 20_000
+"""Rows after which compiling pays: interpreted rows cost about 10 µs, loading numba and its cache about half a second."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A row that can never settle."""
+
+    running: Running
+    row: int
+    why: str
+
+
+def views(record: Any) -> Any:
+    """The same named tuple over memoryviews, whose elements are Python numbers (several times faster to index)."""
+    return type(record)(*(memoryview(x) for x in record))
+
+
+class ClosedLane:
+    """Resolves dispatches at once; keeps when each stage of each device is next free."""
+
+    def __init__(self, links: LinkArrays, size: int, *, compiled: bool | None) -> None:
+        self.size = size
+        self.force = compiled
+        self.rows = 0
+        self.links = links
+        self.link_views = views(links)
+        self.devices = Devices(*(np.zeros(size + 1, np.int64) for _ in range(3)), np.full(size + 1, FAR, np.int64))
+        self.device_views = views(self.devices)
+        self.tables: dict[int, tuple[TaskTable, IntArray, ClosedRows, Any]] = {}
+        self.open: list[tuple[Running, IntArray, IntArray]] = []
+
+    def pick(self, rows: int) -> bool:
+        """Whether to run the next rows compiled."""
+        self.rows += rows
+        return self.force if self.force is not None else is_loaded() or self.rows > COMPILE_AFTER
+
+    def columns(self, tasks: TaskTable, durations: IntArray) -> tuple[ClosedRows, Any]:
+        """The table's columns for the kernel, kept for tables that are dispatched again."""
+        held = self.tables.get(id(tasks))
+        if held is not None and held[0] is tasks and held[1] is durations:
+            return held[2], held[3]
+        overlap = tasks.overlap
+        if np.any(tasks.device == self.size):  # overlap means nothing without a link
+            overlap = np.where(tasks.device == self.size, np.int32(1), overlap)
+        rows = ClosedRows(
+            tasks.device, tasks.bytes_in, tasks.bytes_out, overlap, tasks.release_ns, tasks.dep_ptr, tasks.dep_idx, durations
+        )
+        if len(self.tables) >= 512:
+            self.tables.pop(next(iter(self.tables)))
+        self.tables[id(tasks)] = (tasks, durations, rows, views(rows))
+        return rows, self.tables[id(tasks)][3]
+
+    def submit(self, running: Running) -> Trouble | None:
+        """Resolve every row of a dispatch."""
+        devices = running.tasks.device if len(running.tasks) < 64 else np.unique(running.tasks.device)
+        before = np.stack([x[devices] for x in self.devices[:3]])
+        self.open.append((running, devices, before))
+        return self.resolve(running)
+
+    def resolve(self, running: Running) -> Trouble | None:
+        """One pass of the kernel."""
+        compiled = self.pick(len(running.tasks))
+        rows, row_views = self.columns(running.tasks, running.durations)
+        out = Times(*running.times, running.lost)
+        cut = FAR if running.cut_ns is None else running.cut_ns
+        run = kernels(compiled=compiled).run_closed
+        if compiled:
+            code = run(self.links, self.devices, rows, out, running.time_ns, cut, self.size)
+        else:
+            code = run(self.link_views, self.device_views, row_views, views(out), running.time_ns, cut, self.size)
+        if not code:
+            return None
+        return Trouble(running, code // 4, "its link never delivers" if code % 4 == 1 else "its link trace has ended")
+
+    def close(self, running: Running) -> None:
+        """A dispatch is settled: it can no longer be withdrawn."""
+        self.open = [x for x in self.open if x[0] is not running]
+
+    def withdraw(self, withdrawn: list[Running], now_ns: int) -> list[Running]:
+        """Cut dispatches short at ``now_ns``; resolve again them and all later ones in flight; returns those."""
+        for running in withdrawn:
+            running.cut_ns = now_ns
+        first = min(running.serial for running in withdrawn)
+        again = [x for x in self.open if x[0].serial >= first]
+        for _, devices, before in reversed(again):
+            for column, saved in zip(self.devices[:3], before, strict=True):
+                column[devices] = saved
+        for other, devices, before in again:
+            for saved, column in zip(before, self.devices[:3], strict=True):
+                saved[:] = column[devices]
+            self.resolve(other)
+        return [x[0] for x in again]
+
+    def leave(self, devices: IntArray, now_ns: int) -> list[tuple[Running, Notice]]:
+        """Devices are away: whatever is sent to them now is lost at once (what they held was known to be lost)."""
+        self.devices.off[devices] = now_ns
+        return []
+
+    def join(self, devices: IntArray, now_ns: int, off_ns: IntArray) -> None:
+        """Devices are back with empty queues."""
+        for column in self.devices[:3]:
+            column[devices] = now_ns
+        self.devices.off[devices] = off_ns

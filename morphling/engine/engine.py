@@ -1,0 +1,431 @@
+"""The engine: SimPy for decisions, array kernels for the mass of sub-tasks, one clock for both.
+
+At one instant things happen in this order: rows settle, devices leave and join, the strategy hears of rows (by dispatch
+serial), of devices that left or joined, and of timers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import simpy
+
+from morphling.engine.closed_lane import ClosedLane, Trouble
+from morphling.engine.event_lane import EventLane
+from morphling.engine.kernels import FAR
+from morphling.engine.links import link_arrays, nic_can_bind
+from morphling.engine.running import Notice, Running
+from morphling.engine.view import EngineView
+from morphling.errors import EngineError
+from morphling.fleet import Fleet
+from morphling.interfaces.executor import Executor
+from morphling.interfaces.recording import DispatchRecord, Recording, events_sha256
+from morphling.interfaces.strategy import (
+    Cancel,
+    Decision,
+    Decisions,
+    Dispatch,
+    Done,
+    IterationDone,
+    Quorum,
+    Sent,
+    Strategy,
+    WakeAt,
+)
+from morphling.interfaces.tasks import TaskTable
+from morphling.types import DType, IntArray, Kind
+from morphling.workload import Workload
+
+__all__ = ["Engine"]
+
+CHURN_FIRST, HOOKS, TIMERS = -1, 1 << 50, (1 << 50) + 1
+"""Priorities at one instant; a dispatch's notices have its serial, which lies between."""
+
+STANDSTILL = 100_000
+"""Decisions at one instant after which the clock is said to stand still."""
+
+
+class Engine:
+    """One run of a strategy on a fleet.
+
+    Parameters
+    ----------
+    iterations : training iterations the strategy is asked for
+    horizon_s : virtual time after which the run is refused as endless, seconds (None: no limit)
+    compiled : run the kernels compiled (True), interpreted (False) or as the amount of work suggests (None)
+    lane : ``closed`` or ``events`` to force a lane (``closed`` is refused where something is shared); None chooses
+    progress : called now and then with (virtual seconds, rows settled)
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        workload: Workload,
+        strategy: Strategy,
+        executor: Executor,
+        *,
+        seed: int = 0,
+        iterations: int = 1,
+        horizon_s: float | None = None,
+        compiled: bool | None = None,
+        lane: str | None = None,
+        progress: Callable[[float, int], None] | None = None,
+    ) -> None:
+        self.fleet, self.workload, self.strategy, self.executor = fleet, workload, strategy, executor
+        self.seed, self.iterations, self.progress = seed, iterations, progress
+        self.horizon_ns = FAR - 1 if horizon_s is None else round(horizon_s * 1e9)
+        self.env = simpy.Environment()
+        self.online = np.zeros(fleet.size, bool)
+        self.view = EngineView(self)
+        self.running: dict[int, Running] = {}
+        self.records: list[DispatchRecord] = []
+        self.durations: dict[int, tuple[TaskTable, IntArray]] = {}
+        self.checked: dict[int, TaskTable] = {}
+        self.iteration_ends: list[int] = []
+        self.churn: list[tuple[int, int, bool]] = []
+        self.timers = 0
+        self.serial = 0
+        self.rows_settled = 0
+        self.standing = 0
+        self.end_reason: str | None = None
+        shares = nic_can_bind(fleet.links, fleet.coordinator)
+        needs_events = any(shares) or bool(fleet.links.half_duplex.any())
+        if lane == "closed" and needs_events:
+            raise EngineError("the closed lane cannot serve links that share a capacity or a channel")
+        self.lane: ClosedLane | EventLane
+        arrays = link_arrays(fleet.links)
+        if needs_events or lane == "events":
+            out_bps = fleet.coordinator.uplink_bps if shares[0] else None
+            in_bps = fleet.coordinator.downlink_bps if shares[1] else None
+            self.lane = EventLane(arrays, fleet.size, fleet.links.half_duplex, out_bps, in_bps, compiled=compiled)
+        else:
+            self.lane = ClosedLane(arrays, fleet.size, compiled=compiled)
+
+    @property
+    def now_ns(self) -> int:
+        """Virtual time, nanoseconds."""
+        return int(self.env.now)
+
+    # --------------------------------------------------------------------------------------------------------- run
+
+    def run(self) -> Recording:
+        """Replay until the strategy says `Done`.  Raises ``EngineError`` where going on would give a wrong number."""
+        if self.fleet.size == 0:
+            raise EngineError("the fleet has no devices")
+        self.start_churn()
+        self.decide(self.strategy.start(self.view))
+        while self.end_reason is None:
+            upcoming = self.env.peek()
+            upcoming = FAR if upcoming == float("inf") else int(upcoming)
+            if isinstance(self.lane, EventLane) and self.lane.pending:
+                told = self.lane.advance(min(upcoming, self.horizon_ns))
+                if isinstance(told, Trouble):
+                    raise self.trouble(told)
+                if told:
+                    self.schedule(told)
+                    continue
+            if upcoming >= FAR:
+                raise self.nothing_left()
+            if upcoming > self.horizon_ns:
+                raise EngineError(
+                    f"virtual time would pass the limit of {self.horizon_ns / 1e9:g} s (run.max_time); {self.pending()}"
+                )
+            self.standing = self.standing + 1 if upcoming == self.now_ns else 0
+            if self.standing > STANDSTILL:
+                raise EngineError(
+                    f"the clock stands still at {self.now_ns / 1e9:.9g} s after {STANDSTILL} decisions; {self.pending()}"
+                )
+            self.env.step()
+        end = self.now_ns
+        self.withdraw_all()
+        self.records.sort(key=lambda r: r.serial)
+        churn = np.array(self.churn, np.int64).reshape(-1, 3)
+        return Recording(
+            dispatches=self.records,
+            end_ns=end,
+            iteration_ends_ns=self.iteration_ends,
+            churn=(churn[:, 0].copy(), churn[:, 1].astype(np.int32), churn[:, 2].astype(bool)),
+            events_sha256=events_sha256(self.records),
+        )
+
+    def at(self, time_ns: int, priority: int, call: Callable[..., None], *args: Any) -> None:
+        """Have SimPy make a call at ``time_ns``."""
+        event = simpy.Event(self.env)
+        event.callbacks.append(lambda _: call(*args))
+        event._ok, event._value = True, None  # noqa: SLF001 - a triggered event with a priority of ours has no public door
+        self.env.schedule(event, priority=priority, delay=time_ns - self.now_ns)
+
+    # --------------------------------------------------------------------------------------------------- decisions
+
+    def decide(self, decisions: Decisions | None) -> None:
+        """Carry out what a hook returned."""
+        if decisions is None:
+            decisions = ()
+        listed: Iterable[Decision] = decisions if isinstance(decisions, Iterable) else (decisions,)
+        for decision in listed:
+            if self.end_reason is not None:
+                return
+            match decision:
+                case Dispatch():
+                    self.dispatch(decision)
+                case Cancel(dispatch=serial):
+                    self.cancel(serial)
+                case WakeAt(time_s=time_s, tag=tag):
+                    when = round(time_s * 1e9)
+                    if when < self.now_ns:
+                        raise EngineError(f"WakeAt({time_s!r}): that time is past, it is {self.now_ns / 1e9:.9g} s")
+                    self.timers += 1
+                    self.at(when, TIMERS, self.ring, tag)
+                case IterationDone():
+                    self.iteration_ends.append(self.now_ns)
+                case Done(reason=reason):
+                    self.end_reason = reason
+                case _:
+                    raise EngineError(
+                        f"{type(self.strategy).__name__} returned {decision!r}, "
+                        "which is no Dispatch, Cancel, WakeAt, IterationDone or Done"
+                    )
+
+    def dispatch(self, decision: Dispatch) -> None:
+        """Send rows."""
+        tasks = decision.tasks
+        self.check(tasks, decision.label)
+        if isinstance(decision.notify, Quorum) and not 1 <= decision.notify.k <= len(tasks):
+            raise EngineError(f"dispatch {decision.label!r}: a quorum of {decision.notify.k} of {len(tasks)} rows")
+        sent = Sent(self.serial, decision.tag, tasks, self.now_ns / 1e9, decision.label)
+        running = Running(self.serial, sent, decision.notify, self.now_ns, self.duration(tasks))
+        self.running[self.serial] = running
+        self.serial += 1
+        if len(tasks) == 0:
+            notice = Notice(self.now_ns, np.zeros(0, np.int64), None, last=True)
+            self.at(self.now_ns, running.serial, self.tell, running, notice, running.version)
+            return
+        trouble = self.lane.submit(running)
+        if trouble is not None:
+            raise self.trouble(trouble)
+        if isinstance(self.lane, ClosedLane):
+            self.follow(running, running.notices(-1))
+        else:
+            self.schedule(self.lane.collect(self.now_ns))
+
+    def schedule(self, told: list[tuple[Running, Notice]]) -> None:
+        """Have notices told at their instant, by dispatch serial."""
+        for running, notice in told:
+            self.at(notice.time_ns, running.serial, self.tell, running, notice, running.version)
+
+    def follow(self, running: Running, notices: Iterator[Notice]) -> None:
+        """Schedule the next notice of a dispatch whose times are known."""
+        notice = next(notices, None)
+        if notice is not None:
+            self.at(notice.time_ns, running.serial, self.tell, running, notice, running.version, notices)
+
+    def tell(self, running: Running, notice: Notice, version: int, notices: Iterator[Notice] | None = None) -> None:
+        """Tell the strategy what happened to a dispatch."""
+        if version != running.version:
+            return  # the dispatch was resolved again since
+        running.told_ns = notice.time_ns
+        if notices is not None:
+            self.follow(running, notices)
+        if notice.last:
+            self.finish(running)
+        if notice.lost is not None:
+            self.decide(self.strategy.on_lost(running.sent, notice.lost, self.view))
+        if notice.done is not None and self.end_reason is None:
+            self.decide(self.strategy.on_done(running.sent, notice.done, self.view))
+
+    def finish(self, running: Running) -> None:
+        """Every row of a dispatch is settled: record it."""
+        if self.running.pop(running.serial, None) is None:
+            return
+        if isinstance(self.lane, ClosedLane):
+            self.lane.close(running)
+        self.record(running)
+        self.view.observe(running)
+        self.rows_settled += len(running.tasks)
+        if self.progress is not None:
+            self.progress(self.now_ns / 1e9, self.rows_settled)
+
+    def record(self, running: Running) -> None:
+        """Keep a settled dispatch for the results."""
+        settled = int(running.times[6].max()) if len(running.tasks) else running.time_ns
+        self.records.append(
+            DispatchRecord(
+                serial=running.serial,
+                time_ns=running.time_ns,
+                label=running.sent.label,
+                settled_ns=settled,
+                tasks=running.tasks,
+                times=tuple(running.times),
+                lost=running.lost.astype(bool),
+            )
+        )
+
+    def ring(self, tag: Any) -> None:
+        """A timer came due."""
+        self.timers -= 1
+        self.decide(self.strategy.on_timer(tag, self.view))
+
+    def cancel(self, serial: int) -> None:
+        """Withdraw a dispatch."""
+        running = self.running.get(serial)
+        if running is None:
+            if 0 <= serial < self.serial:
+                return  # already settled: nothing to withdraw
+            raise EngineError(f"Cancel({serial}): there is no such dispatch")
+        self.withdraw([running])
+
+    def withdraw(self, withdrawn: list[Running]) -> None:
+        """End dispatches now; their strategy asked for it, so it hears no more of them."""
+        if not withdrawn:
+            return
+        for running in withdrawn:
+            running.version += 1
+        if isinstance(self.lane, EventLane):
+            told = []
+            for running in withdrawn:
+                told += self.lane.withdraw(running, self.now_ns)
+            self.schedule([x for x in told if x[0] not in withdrawn])
+        else:
+            for again in self.lane.withdraw(withdrawn, self.now_ns):
+                if again not in withdrawn:  # rows behind the withdrawn ones start earlier now
+                    again.version += 1
+                    self.follow(again, again.notices(again.told_ns))
+        for running in withdrawn:
+            self.finish(running)
+
+    def withdraw_all(self) -> None:
+        """The strategy is done: rows still in flight are withdrawn."""
+        self.withdraw(list(self.running.values()))
+
+    # ------------------------------------------------------------------------------------------------------- checks
+
+    def duration(self, tasks: TaskTable) -> IntArray:
+        """Ask the executor; once per table where durations depend on nothing else."""
+        held = self.durations.get(id(tasks))
+        if held is not None and held[0] is tasks:
+            return held[1]
+        durations = np.ascontiguousarray(self.executor.durations(tasks, self.now_ns), np.int64)
+        if durations.shape != (len(tasks),) or (len(tasks) and durations.min() < 0):
+            raise EngineError(f"executor {type(self.executor).__name__} gave durations of shape {durations.shape} or below 0")
+        if self.executor.stationary:
+            if len(self.durations) >= 512:
+                self.durations.pop(next(iter(self.durations)))
+            self.durations[id(tasks)] = (tasks, durations)
+        return durations
+
+    def check(self, tasks: TaskTable, label: str) -> None:
+        """Refuse rows that no device could run as written."""
+        if self.checked.get(id(tasks)) is tasks or not len(tasks):
+            return
+        size = self.fleet.size
+        if tasks.device.min() < 0 or tasks.device.max() > size:
+            raise EngineError(f"dispatch {label!r}: a row names device {tasks.device.max()} of a fleet of {size}")
+        central = tasks.device == size
+        if np.any(central & ((tasks.bytes_in > 0) | (tasks.bytes_out > 0))):
+            raise EngineError(f"dispatch {label!r}: rows on the coordinator have no link, so their payloads must be 0")
+        if np.any(tasks.peer >= 0):
+            raise EngineError(f"dispatch {label!r}: device-to-device transfers are not served by this engine yet")
+        if np.any((tasks.overlap == 0) & ~central & np.append(self.fleet.links.half_duplex, False)[tasks.device]):  # noqa: FBT003
+            raise EngineError(f"dispatch {label!r}: perfect overlap is impossible on a half-duplex link")
+        if np.any(tasks.bytes_in >= 1 << 47) or np.any(tasks.bytes_out >= 1 << 47):
+            raise EngineError(f"dispatch {label!r}: a payload of 2^47 bytes or more")
+        if self.strategy.enforces_memory:
+            held = np.bincount(tasks.device, tasks.resident_bytes, minlength=size + 1)[:size]
+            over = np.flatnonzero(held > self.fleet.memory_bytes)
+            if len(over):
+                d = int(over[0])
+                raise EngineError(
+                    f"dispatch {label!r}: device {d} would hold {held[d]:.0f} bytes of {self.fleet.memory_bytes[d]} bytes"
+                    f" ({len(over)} of {size} devices are over their memory)"
+                )
+        if len(self.checked) >= 512:
+            self.checked.pop(next(iter(self.checked)))
+        self.checked[id(tasks)] = tasks
+
+    def pending(self, limit: int = 3) -> str:
+        """Say which rows are pending."""
+        if not self.running:
+            return "no rows are pending"
+        words = []
+        for running in list(self.running.values())[:limit]:
+            t = running.tasks
+            row = 0
+            words.append(
+                f"dispatch {running.serial} ({running.sent.label or 'no label'}): {len(t)} rows, such as row {row}"
+                f" {Kind(int(t.kind[row])).name.lower()} on device {t.device[row]}"
+            )
+        more = f" and {len(self.running) - limit} more dispatches" if len(self.running) > limit else ""
+        return "pending: " + "; ".join(words) + more
+
+    def trouble(self, t: Trouble) -> EngineError:
+        """Name a row that can never settle."""
+        tasks, i = t.running.tasks, t.row
+        d = int(tasks.device[i])
+        name = self.fleet.profile_names[self.fleet.profile[d]] if d < self.fleet.size else "coordinator"
+        trace = self.fleet.links.trace_names[self.fleet.links.trace[d]] if d < self.fleet.size else "none"
+        return EngineError(
+            f"dispatch {t.running.serial} ({t.running.sent.label or 'no label'}), row {i} on device {d} ({name}) can never"
+            f" finish: {t.why} (link {trace}; {tasks.bytes_in[i]} bytes down, {tasks.bytes_out[i]} bytes up,"
+            f" {DType(int(tasks.dtype[i])).label})"
+        )
+
+    def nothing_left(self) -> EngineError:
+        """No event is left and the strategy has not said `Done`."""
+        return EngineError(
+            f"nothing is left to happen at {self.now_ns / 1e9:.9g} s and {type(self.strategy).__name__} has not said Done;"
+            f" {self.pending()}; {int(self.online.sum())} of {self.fleet.size} devices are online"
+        )
+
+    # -------------------------------------------------------------------------------------------------------- churn
+
+    def start_churn(self) -> None:
+        """Who is here at time 0, and the list of all later joins and leaves."""
+        a = self.fleet.availability
+        device = np.repeat(np.arange(a.size), np.diff(a.ptr))
+        off = np.zeros(a.size, np.int64)
+        here = (a.start_ns <= 0) & (a.end_ns > 0)
+        self.online[device[here]] = True
+        off[device[here]] = a.end_ns[here]
+        everyone = np.arange(a.size)
+        self.lane.leave(everyone[~self.online], 0)
+        self.lane.join(everyone[self.online], 0, off[self.online])
+        joins = a.start_ns > 0
+        leaves = a.end_ns < FAR
+        time = np.concatenate([a.start_ns[joins], a.end_ns[leaves]])
+        who = np.concatenate([device[joins], device[leaves]])
+        until = np.concatenate([a.end_ns[joins], np.full(int(leaves.sum()), -1)])
+        order = np.lexsort((who, until >= 0, time))  # leaves before joins
+        self.agenda = (time[order], who[order], until[order])
+        self.turn(0)
+
+    def turn(self, at: int) -> None:
+        """Schedule the next instant of the agenda, starting at entry ``at``."""
+        time = self.agenda[0]
+        if at < len(time):
+            stop = int(np.searchsorted(time, time[at], "right"))
+            self.at(int(time[at]), CHURN_FIRST, self.change, at, stop)
+
+    def change(self, start: int, stop: int) -> None:
+        """Devices leave and join now."""
+        who, until = self.agenda[1][start:stop], self.agenda[2][start:stop]
+        left, joined = who[until < 0], who[until >= 0]
+        now = self.now_ns
+        if len(left):
+            self.online[left] = False
+            self.schedule(self.lane.leave(left, now))
+            self.churn.extend((now, int(d), False) for d in left)
+        if len(joined):
+            self.online[joined] = True
+            self.lane.join(joined, now, until[until >= 0])
+            self.churn.extend((now, int(d), True) for d in joined)
+        self.at(now, HOOKS, self.announce, left, joined)
+        self.turn(stop)
+
+    def announce(self, left: IntArray, joined: IntArray) -> None:
+        """Tell the strategy who left and who joined."""
+        if len(left):
+            self.decide(self.strategy.on_left(left, self.view))
+        if len(joined) and self.end_reason is None:
+            self.decide(self.strategy.on_joined(joined, self.view))

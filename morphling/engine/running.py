@@ -1,0 +1,92 @@
+"""A dispatch in flight, and the notices it owes its strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from morphling.interfaces.strategy import All, Each, Quorum, Sent
+from morphling.interfaces.tasks import TaskTable
+from morphling.types import IntArray
+
+__all__ = ["Notice", "Running"]
+
+
+@dataclass(frozen=True, eq=False)
+class Notice:
+    """At one instant: rows done and rows lost to tell, and whether the dispatch is over."""
+
+    time_ns: int
+    done: IntArray | None
+    lost: IntArray | None
+    last: bool
+
+
+@dataclass(eq=False)
+class Running:
+    """One dispatch: its table, its times as they become known, and what has been told."""
+
+    serial: int
+    sent: Sent
+    notify: All | Each | Quorum
+    time_ns: int
+    durations: IntArray
+    times: IntArray = field(init=False)  # int64[7, n], the TIME_COLUMNS
+    lost: np.ndarray[Any, np.dtype[np.uint8]] = field(init=False)
+    cut_ns: int | None = None
+    told_done: bool = False
+    version: int = 0
+    told_ns: int = -1
+
+    def __post_init__(self) -> None:
+        n = len(self.sent.tasks)
+        self.times = np.full((7, n), -1, np.int64)
+        self.lost = np.zeros(n, np.uint8)
+
+    @property
+    def tasks(self) -> TaskTable:
+        """The dispatched rows."""
+        return self.sent.tasks
+
+    def notices(self, after_ns: int) -> Iterator[Notice]:
+        """What has to be told after ``after_ns``, in order, once all times are known (closed lane)."""
+        settled = self.times[6]
+        if not len(settled):
+            yield Notice(self.time_ns, np.zeros(0, np.int64), None, last=True)
+            return
+        end = int(settled.max())
+        gone = self.lost.astype(bool)
+        if isinstance(self.notify, All) and not gone.any():
+            yield Notice(end, np.arange(len(settled)), None, last=True)
+            return
+        order = np.lexsort((np.arange(len(settled)), settled))
+        order = order[settled[order] > after_ns] if after_ns >= 0 else order
+        at = settled[order]
+        starts = np.flatnonzero(np.r_[True, at[1:] != at[:-1]]) if len(at) else np.zeros(0, np.int64)
+        stops = np.r_[starts[1:], len(at)]
+        done_so_far = int(np.count_nonzero(~gone & (settled <= after_ns))) if after_ns >= 0 else 0
+        for a, z in zip(starts.tolist(), stops.tolist(), strict=True):
+            rows = np.sort(order[a:z])
+            moment = int(at[a])
+            lost_rows = rows[gone[rows]]
+            done_rows = rows[~gone[rows]]
+            before, done_so_far = done_so_far, done_so_far + len(done_rows)
+            last = moment == end
+            tell = self.tell(before, done_so_far, last=last)
+            if tell == "these":
+                done = done_rows if len(done_rows) else None
+            else:
+                done = np.flatnonzero(~gone & (settled <= moment)) if tell == "all" else None
+            if done is not None or len(lost_rows) or last:
+                yield Notice(moment, done, lost_rows if len(lost_rows) else None, last=last)
+
+    def tell(self, before: int, now: int, *, last: bool) -> str:
+        """Which done rows an instant tells: ``these`` that finished now, ``all`` so far, or ``none``."""
+        if isinstance(self.notify, Each):
+            return "these"
+        if isinstance(self.notify, Quorum):
+            return "all" if before < self.notify.k <= now else "none"
+        return "all" if last else "none"

@@ -1,0 +1,12 @@
+"""WHO AND WHERE, as arrays: fleet, devices, links, availability.
+
+Plain numpy records without behaviour over time; how they come out of YAML is the business of `morphling.run.build`.
+"""
+
+from __future__ import annotations
+
+from morphling.fleet.availability import Availability
+from morphling.fleet.fleet import Coordinator, Fleet
+from morphling.fleet.links import Links, LinkTrace, PastEnd
+
+__all__ = ["Availability", "Coordinator", "Fleet", "LinkTrace", "Links", "PastEnd"]

@@ -1,0 +1,136 @@
+"""The promise of a strategy: notices in, decisions out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
+
+from morphling.interfaces.tasks import TaskTable
+from morphling.interfaces.view import View
+from morphling.types import IntArray
+
+__all__ = ["All", "Cancel", "Decision", "Decisions", "Dispatch", "Done", "Each", "IterationDone", "Notify", "Quorum", "Sent", "Strategy", "WakeAt"]
+
+
+@dataclass(frozen=True)
+class All:
+    """Call ``on_done`` once, when every row of the dispatch is settled (done or lost)."""
+
+
+@dataclass(frozen=True)
+class Each:
+    """Call ``on_done`` at every instant at which rows finish, with those rows."""
+
+
+@dataclass(frozen=True)
+class Quorum:
+    """Call ``on_done`` once, when ``k`` rows are done."""
+
+    k: int
+
+
+Notify: TypeAlias = All | Each | Quorum
+
+
+@dataclass(frozen=True, eq=False)
+class Dispatch:
+    """Send these rows now.  ``tag`` is the strategy's own label; ``layer``/``level`` and ``label`` are recorded."""
+
+    tasks: TaskTable
+    notify: Notify = field(default_factory=All)
+    tag: Any = None
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Withdraw the rows of a dispatch (by its serial) that are not yet done."""
+
+    dispatch: int
+
+
+@dataclass(frozen=True)
+class WakeAt:
+    """Call ``on_timer(tag)`` at virtual time ``time_s`` (not before now)."""
+
+    time_s: float
+    tag: Any = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """The run is over; rows that still run are withdrawn."""
+
+    reason: str = "finished"
+
+
+@dataclass(frozen=True)
+class IterationDone:
+    """A training iteration ended now (recorded; the run goes on)."""
+
+
+Decision: TypeAlias = Dispatch | Cancel | WakeAt | IterationDone | Done
+Decisions: TypeAlias = Decision | Iterable[Decision]
+
+
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """What a notice says of a dispatch: its serial number, the strategy's tag, the table, and when it was made."""
+
+    serial: int
+    tag: Any
+    tasks: TaskTable
+    time_s: float
+    label: str = ""
+
+
+class Strategy(ABC):
+    """Decides; never waits, never touches time or state.
+
+    ``Config`` is a pydantic-compatible dataclass or model, validated from ``scenario.strategy`` (unknown keys refused).
+    """
+
+    Config: ClassVar[type]
+    name: ClassVar[str] = ""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @property
+    def enforces_memory(self) -> bool:
+        """Whether the engine refuses rows that do not fit a device's memory (a published model may ignore it)."""
+        return True
+
+    @abstractmethod
+    def start(self, view: View) -> Decisions:
+        """Called once at time 0."""
+
+    def on_done(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:
+        """Rows of a dispatch finished, as its ``notify`` asked."""
+        return ()
+
+    def on_lost(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:
+        """A device left; these rows did not finish."""
+        return ()
+
+    def on_joined(self, devices: IntArray, view: View) -> Decisions:
+        """These devices came (back); their caches are empty."""
+        return ()
+
+    def on_left(self, devices: IntArray, view: View) -> Decisions:
+        """These devices left, whether or not they held rows."""
+        return ()
+
+    def on_timer(self, tag: Any, view: View) -> Decisions:
+        """A ``WakeAt`` came due."""
+        return ()
+
+    def report(self) -> dict[str, Any]:
+        """What the strategy wants printed and saved beside the metrics (plan, bounds, devices left out and why).
+
+        Plain JSON values.  Keys that tools know: ``estimate_s``, ``lower_bounds`` (name → seconds), ``assumptions``
+        (list of sentences), ``devices_left_out`` (reason → count), ``load_imbalance``.
+        """
+        return {}

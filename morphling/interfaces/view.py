@@ -1,0 +1,52 @@
+"""What a strategy may know: what a real coordinator could know now."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from morphling.fleet import Fleet
+from morphling.types import BoolArray, FloatArray
+from morphling.workload import Workload
+
+__all__ = ["View"]
+
+
+class View(Protocol):
+    """Read-only.  Arrays have one entry per device, in fleet order.
+
+    No future bandwidth and no future churn: the rate of a link is its nominal rate (constant, or the time-mean of its
+    trace) until transfers have been observed, then a running estimate of those.
+    """
+
+    @property
+    def now_s(self) -> float:
+        """Virtual time, seconds."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """Static facts: compute rates, memory, nominal links, coordinator.  (Its traces are private to the engine.)"""
+
+    @property
+    def workload(self) -> Workload:
+        """The GEMM DAG and its model."""
+
+    @property
+    def iterations(self) -> int:
+        """How many training iterations the scenario asks for."""
+
+    @property
+    def online(self) -> BoolArray:
+        """Which devices are here now."""
+
+    @property
+    def downlink_bps(self) -> FloatArray:
+        """Estimated rate towards each device, bit/s."""
+
+    @property
+    def uplink_bps(self) -> FloatArray:
+        """Estimated rate from each device, bit/s."""
+
+    def random(self, name: str) -> np.random.Generator:
+        """The strategy's own random stream of that name; the same name gives the same stream."""

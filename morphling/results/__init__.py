@@ -1,0 +1,13 @@
+"""WHAT IT MEANS, from the run folder alone: accounting, metrics, timeline, the folder itself, `Results`.
+
+Whatever turns a recording into files, numbers and tables belongs here; drawing belongs to `morphling.figures`.
+"""
+
+from __future__ import annotations
+
+from morphling.results.metrics import DeviceFacts, metrics
+from morphling.results.results import Results
+from morphling.results.timeline import write_timeline
+from morphling.results.write import new_run_folder, take_folder, write_run
+
+__all__ = ["DeviceFacts", "Results", "metrics", "new_run_folder", "take_folder", "write_run", "write_timeline"]

@@ -1,0 +1,140 @@
+"""`Results`: what a run folder says, for scripts, notebooks and the command line."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from morphling.errors import InputError
+from morphling.interfaces.events import EVENT_COLUMNS
+from morphling.interfaces.recording import Recording, dispatch_bytes, static_sha256
+from morphling.results.human import METRIC_UNITS, human
+from morphling.results.metrics import metrics as measure_metrics
+from morphling.results.store import (
+    DEVICES_FILE,
+    DISPATCHES_FILE,
+    EVENTS_FILE,
+    read_facts,
+    read_recording,
+    read_table,
+    stream_dispatches,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.table import Table
+
+__all__ = ["Results"]
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """A run folder.  Frames are read when asked for, so that opening is cheap however long the run was.
+
+    folder : the run folder
+    metrics : as `docs/metrics.md` defines them
+    manifest : versions, seed, input hashes, executor, strategy report
+    """
+
+    folder: Path
+    metrics: dict[str, Any]
+    manifest: dict[str, Any]
+
+    @classmethod
+    def open(cls, path: str | Path) -> Results:
+        """Open a run folder; ``InputError`` naming the file that is missing or damaged."""
+        folder = Path(path)
+        if not folder.is_dir():
+            raise InputError(f"{folder}: no such run folder")
+        return cls(folder, _read_json(folder / "metrics.json"), _read_json(folder / "manifest.json"))
+
+    @cached_property
+    def scenario_yaml(self) -> str:
+        """The resolved scenario, as text."""
+        path = self.folder / "scenario.yaml"
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: cannot be read: {error}") from error
+
+    def events(self, columns: list[str] | None = None) -> pd.DataFrame:
+        """The events table, one row per settled row of a dispatch, sorted by (dispatch, row).
+
+        ``columns`` picks some of `morphling.interfaces.events.EVENT_COLUMNS`; times are int64 ns, sizes int64 bytes.
+        """
+        if unknown := sorted(set(columns or ()) - set(EVENT_COLUMNS)):
+            raise InputError(f"no such event columns: {', '.join(unknown)}; there are {', '.join(EVENT_COLUMNS)}")
+        return self._frame(EVENTS_FILE, columns)
+
+    def dispatches(self) -> pd.DataFrame:
+        """One row per dispatch: number, when it was made and settled, label, and its sums (ns, bytes, rows)."""
+        return self._frame(DISPATCHES_FILE)
+
+    def devices(self) -> pd.DataFrame:
+        """One row per device of the fleet, in fleet order: who it is, and what it did."""
+        return self._frame(DEVICES_FILE)
+
+    def _frame(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
+        frame: pd.DataFrame = read_table(self.folder, name, columns).to_pandas()
+        return frame
+
+    def recording(self) -> Recording:
+        """The whole run back in memory, as the engine handed it over."""
+        return read_recording(self.folder)
+
+    def recompute(self) -> dict[str, Any]:
+        """All metrics again, from the tables of the folder; equal to ``metrics`` in every value."""
+        return measure_metrics(self.recording(), read_facts(self.folder), self.metrics.get("wall_time_s"))
+
+    def verify(self) -> bool:
+        """Whether the events table still has the fingerprint in ``metrics`` (reads all of it, a part at a time)."""
+        sha = hashlib.sha256()
+        for dispatch in stream_dispatches(self.folder):
+            for piece in dispatch_bytes(dispatch, static_sha256(dispatch.tasks)):
+                sha.update(piece)
+        return sha.hexdigest() == self.metrics.get("events_sha256")
+
+    def summary(self) -> list[tuple[str, Any, str]]:
+        """(metric, value, unit) of every metric that is one value, in the order of the table."""
+        return [(name, self.metrics[name], unit) for name, unit in METRIC_UNITS.items() if name in self.metrics]
+
+    def table(self) -> Table:
+        """The summary as a `rich` table with units that people read."""
+        from rich.table import Table  # noqa: PLC0415 - scripts that print nothing need no rich
+
+        table = Table(title=self.folder.name, title_justify="left")
+        table.add_column("metric")
+        table.add_column("value", justify="right", no_wrap=True)
+        for name, value, _ in self.summary():
+            shown = human(name, value)
+            table.add_row(name, shown[:16] + "…" if name == "events_sha256" else shown)
+        for name, why in self.metrics.get("not_available", {}).items():
+            table.caption = f"{table.caption or ''}{name}: {why}. "
+        return table
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>{html.escape(human(name, value))}</td></tr>"
+            for name, value, _ in self.summary()
+        )
+        return f"<table><caption>{html.escape(self.folder.name)}</caption>{rows}</table>"
+
+    def __repr__(self) -> str:
+        return f"Results({str(self.folder)!r}, makespan {human('makespan_s', self.metrics.get('makespan_s'))})"
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file; is {path.parent} a run folder?") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: holds no JSON object")
+    return value

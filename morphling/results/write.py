@@ -1,0 +1,138 @@
+"""Writing a run folder: whole, or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from morphling.errors import InputError, RunError
+from morphling.fleet import Fleet
+from morphling.interfaces.recording import Recording
+from morphling.results.metrics import DeviceFacts, measure
+from morphling.results.store import (
+    CHURN_FILE,
+    DEVICES_FILE,
+    DISPATCHES_FILE,
+    EVENTS_FILE,
+    devices_table,
+    write_churn,
+    write_dispatches,
+    write_events,
+)
+from morphling.results.timeline import write_timeline
+
+__all__ = ["new_run_folder", "plain", "take_folder", "write_run"]
+
+
+def new_run_folder(base: Path, name: str, now: datetime | None = None) -> Path:
+    """Make ``base/<name>-<UTC yyyymmddThhmmssZ>``, with ``-2``, ``-3``, … behind it if taken; safe among processes.
+
+    Characters of ``name`` that a file name should not hold become ``-``.
+    """
+    base.mkdir(parents=True, exist_ok=True)
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+    stamp = (now or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    copy = 1
+    while True:
+        folder = base / (f"{stem}-{stamp}" if copy == 1 else f"{stem}-{stamp}-{copy}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            copy += 1
+        else:
+            return folder
+
+
+def take_folder(folder: Path) -> Path:
+    """Make ``folder`` for a run, or take it if it is there and empty; ``InputError`` if it holds anything."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        held = next(folder.iterdir(), None)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"{folder}: is not a folder") from error
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made: {error.strerror}") from error
+    if held is not None:
+        raise InputError(f"{folder}: is not empty (it holds {held.name}); results are never written over others")
+    return folder
+
+
+def write_run(
+    folder: Path,
+    recording: Recording,
+    fleet: Fleet,
+    manifest: Mapping[str, Any],
+    scenario_yaml: str,
+    *,
+    extra: Mapping[str, Any] | None = None,
+    draw: Callable[[Path], object] | None = None,
+) -> dict[str, Any]:
+    """Write everything about a run into ``folder`` (new or empty) and return its metrics.
+
+    ``manifest`` (``wall_time_s`` in it becomes the metric) and ``extra`` (the reports of the strategy and the
+    executor) together make ``manifest.json``.  ``draw`` is called with the folder once all else is in it, to add
+    ``figures/``.  All is written into a hidden folder beside it that takes its name at the end, so what has the name is
+    complete.  ``InputError`` if ``folder`` holds anything; ``RunError`` if the disk refuses.
+    """
+    take_folder(folder)
+    if double := sorted(set(manifest) & set(extra or {})):
+        raise ValueError(f"both manifest and extra hold {', '.join(double)}")
+    try:
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.resolve().parent))
+        try:
+            metrics = _fill(partial, recording, fleet, {**manifest, **(extra or {})}, scenario_yaml)
+            if draw is not None:
+                draw(partial)
+            partial.chmod(folder.stat().st_mode & 0o777)
+            # Renaming onto an empty folder replaces it in one step, and fails if somebody filled it meanwhile.
+            os.rename(partial, folder)  # noqa: PTH104 - `Path.rename` says less about which of the two failed
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise RunError(f"{folder}: the results cannot be written: {error}") from error
+    return metrics
+
+
+def _fill(
+    folder: Path, recording: Recording, fleet: Fleet, manifest: Mapping[str, Any], scenario_yaml: str
+) -> dict[str, Any]:
+    facts = DeviceFacts.of(fleet, recording.end_ns)
+    measured = measure(recording, facts, manifest.get("wall_time_s"))
+    (folder / "scenario.yaml").write_text(scenario_yaml, encoding="utf-8")
+    write_events(folder / EVENTS_FILE, recording.dispatches)
+    write_dispatches(folder / DISPATCHES_FILE, recording, measured)
+    write_churn(folder / CHURN_FILE, recording)
+    pq.write_table(devices_table(facts, measured, recording.end_ns), folder / DEVICES_FILE, compression="zstd")
+    drawn = write_timeline(folder / "timeline.json", recording, facts.names, measured.account.device)
+    _write_json(folder / "metrics.json", measured.metrics)
+    _write_json(folder / "manifest.json", {**manifest, "timeline": drawn})
+    return measured.metrics
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON can hold it: numpy values as numbers and lists, infinities and NaN as words."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no word for it, and null would read as "not known"
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,52 @@
+"""EVERYTHING READ FROM DISK: scenarios, device profiles, link and availability traces.
+
+pydantic and yaml live only here.  What leaves this room is frozen and in base units; what is wrong leaves as one error
+that names file, line, column and field of every fault.
+"""
+
+from __future__ import annotations
+
+from morphling.scenario.data import data_folder, shipped_names
+from morphling.scenario.jsonschema import json_schema
+from morphling.scenario.load import LoadedScenario, load_scenario, resolved, resolved_yaml
+from morphling.scenario.profiles import ProfileRecord, list_profiles, load_profile
+from morphling.scenario.quantities import fleet_draw
+from morphling.scenario.schema import (
+    ConstantLink,
+    Coordinator,
+    Execution,
+    FleetEntry,
+    InlineProfile,
+    Run,
+    Scenario,
+    StrategyChoice,
+    TraceLink,
+    Workload,
+)
+from morphling.scenario.traces import list_traces, load_trace
+
+__all__ = [
+    "ConstantLink",
+    "Coordinator",
+    "Execution",
+    "FleetEntry",
+    "InlineProfile",
+    "LoadedScenario",
+    "ProfileRecord",
+    "Run",
+    "Scenario",
+    "StrategyChoice",
+    "TraceLink",
+    "Workload",
+    "data_folder",
+    "fleet_draw",
+    "json_schema",
+    "list_profiles",
+    "list_traces",
+    "load_profile",
+    "load_scenario",
+    "load_trace",
+    "resolved",
+    "resolved_yaml",
+    "shipped_names",
+]

@@ -1,0 +1,276 @@
+"""From a scenario file (or text, or mapping) to a checked scenario with all the files that it names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pydantic import ValidationError
+
+from morphling.errors import InputError, ScenarioError, WorkloadError
+from morphling.fleet import Availability, LinkTrace
+from morphling.scenario import yaml12
+from morphling.scenario.data import find_file, is_path
+from morphling.scenario.faults import fault_line, problems_of
+from morphling.scenario.files import file_digest, read_text
+from morphling.scenario.overrides import apply_overrides
+from morphling.scenario.profiles import ProfileRecord, parse_profile
+from morphling.scenario.schema import InlineProfile, Scenario, SessionFile, Sessions, TraceFile, TraceLink
+from morphling.scenario.sessions import availability_of, listed_stays, parse_sessions
+from morphling.scenario.traces import parse_trace
+from morphling.scenario.yaml12 import Document
+from morphling.scenario.yaml12 import Path as Keys
+from morphling.workload import Model, model_from_config, model_named
+
+__all__ = ["LoadedScenario", "load_scenario", "resolved", "resolved_yaml"]
+
+T = TypeVar("T")
+
+_MAPPING: Final = "scenario"
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedScenario:
+    """A checked scenario and everything read for it.
+
+    ``scenario`` : the record, every default filled, paths absolute
+    ``profiles`` : by reference (a name or an absolute path, as in ``scenario``)
+    ``traces`` : by (reference, past_end)
+    ``model`` : the workload's model
+    ``availability`` : sessions of all devices
+    ``inputs`` : SHA-256 of each file read, by path
+    """
+
+    scenario: Scenario
+    profiles: Mapping[str, ProfileRecord]
+    traces: Mapping[tuple[str, str], LinkTrace]
+    model: Model
+    availability: Availability
+    inputs: Mapping[str, str]
+    document: Document = field(repr=False)
+
+    def profile(self, reference: str | InlineProfile) -> ProfileRecord | InlineProfile:
+        """What a ``profile`` field means."""
+        return self.profiles[reference] if isinstance(reference, str) else reference
+
+    def trace(self, link: TraceLink) -> LinkTrace:
+        """The trace that a link follows."""
+        return self.traces[_trace_reference(link), link.past_end]
+
+    def where(self, *path: str | int) -> str:
+        """``file:line:col`` of what the scenario says at ``path``."""
+        return self.document.where(path, value=True)
+
+    def fault(self, path: tuple[str | int, ...], reason: str) -> ScenarioError:
+        """An error about the field at ``path``, for checks that need more than the file."""
+        return ScenarioError(fault_line(self.document.where(path, value=True), path, reason))
+
+    def faults(self, error: ValidationError, path: tuple[str, ...], model: type[Any]) -> ScenarioError:
+        """Findings of a strategy's or executor's own pydantic ``model`` on the section at ``path``."""
+        section: Any = self.document.value
+        for part in path:
+            section = section.get(part) if isinstance(section, dict) else None
+
+        def where(keys: Keys, *, value: bool = False) -> str:
+            return self.document.where((*path, *keys), value=value)
+
+        return ScenarioError(problems_of(error, model, section, where, under=path))
+
+    def resolved_yaml(self) -> str:
+        """As `resolved_yaml` of the scenario."""
+        return resolved_yaml(self.scenario)
+
+
+def load_scenario(
+    source: str | Path | Mapping[str, Any],
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    *,
+    folder: Path | None = None,
+) -> LoadedScenario:
+    """Read, override, check and complete a scenario.
+
+    Parameters
+    ----------
+    source : path of a YAML file; or the name of a shipped scenario; or YAML text (of more than one line); or a mapping
+    overrides : ``"fleet.1.count=8"`` strings, or a mapping from such paths to values
+    folder : what relative paths inside start from; left out, the file's folder (the working directory without a file)
+
+    Raises
+    ------
+    ScenarioError
+        Every fault of the scenario and of the files that it names, one line each.
+    """
+    document, home, inputs = _document(source, folder)
+    document = apply_overrides(document, overrides)
+    if not isinstance(document.value, dict):
+        raise ScenarioError(f"{document.origin}: a scenario is a mapping with name, workload, fleet and strategy")
+    _absolute(document.value, home)
+    try:
+        scenario = Scenario.model_validate(document.value)
+    except ValidationError as error:
+        raise ScenarioError(problems_of(error, Scenario, document.value, document.where)) from None
+    return _Reading(document, inputs).finish(scenario)
+
+
+def resolved(scenario: Scenario) -> dict[str, Any]:
+    """Plain values in base units (``80000000 bit/s``), every default filled; loads to an equal scenario."""
+    return scenario.model_dump(mode="json")
+
+
+def resolved_yaml(scenario: Scenario) -> str:
+    """`resolved` as YAML text, keys in the order of the schema; the same scenario gives the same bytes."""
+    return yaml12.dump(resolved(scenario))
+
+
+def _document(source: str | Path | Mapping[str, Any], folder: Path | None) -> tuple[Document, Path, dict[str, str]]:
+    """The document, the folder that relative paths start from, and the file's digest."""
+    if isinstance(source, Mapping):
+        return Document(source, _MAPPING), folder or Path.cwd(), {}
+    if isinstance(source, str) and "\n" in source:
+        return yaml12.read_yaml(source, _MAPPING), folder or Path.cwd(), {}
+    try:
+        path = source if isinstance(source, Path) else _scenario_file(source)
+        text = read_text(path)
+    except ScenarioError:
+        raise
+    except InputError as error:
+        raise ScenarioError(str(error)) from None
+    return yaml12.read_yaml(text, str(path)), folder or path.resolve().parent, {str(path.resolve()): file_digest(path)}
+
+
+def _scenario_file(source: str) -> Path:
+    """A path as given, so that messages show what was typed; or the shipped file of that name."""
+    path = Path(source)
+    return path if path.is_file() else find_file("scenarios", source)
+
+
+_REFERENCES: Final[tuple[Keys, ...]] = (("workload", "model"), ("availability", "path"), ("coordinator", "profile"))
+_FLEET_REFERENCES: Final[tuple[Keys, ...]] = (("profile",), ("link", "trace"), ("link", "trace", "path"))
+
+
+def _absolute(value: dict[str, Any], home: Path) -> None:
+    """Replace relative paths, so that the resolved scenario means the same from any folder."""
+    for keys in _REFERENCES:
+        _absolute_at(value, keys, home)
+    fleet = value.get("fleet")
+    for entry in fleet if isinstance(fleet, list) else ():
+        for keys in _FLEET_REFERENCES:
+            _absolute_at(entry, keys, home)
+
+
+def _absolute_at(value: Any, keys: Keys, home: Path) -> None:
+    *above, last = keys
+    for key in above:
+        value = value.get(key) if isinstance(value, dict) else None
+    reference = value.get(last) if isinstance(value, dict) else None
+    if not isinstance(reference, str):
+        return
+    # Models are often called 'owner/name': a slash alone does not make a path of one.
+    if last == "path" or (reference.endswith(".json") if last == "model" else is_path(reference)):
+        value[last] = str((home / Path(reference).expanduser()).resolve())
+
+
+def _trace_reference(link: TraceLink) -> str:
+    return link.trace.path if isinstance(link.trace, TraceFile) else link.trace
+
+
+class _Reading:
+    """Reads what a scenario names, gathering faults from all of it."""
+
+    def __init__(self, document: Document, inputs: dict[str, str]) -> None:
+        self.document = document
+        self.inputs = inputs
+        self.problems: list[str] = []
+        self.profiles: dict[str, ProfileRecord] = {}
+        self.traces: dict[tuple[str, str], LinkTrace] = {}
+
+    def finish(self, scenario: Scenario) -> LoadedScenario:
+        model = self.attempt(("workload", "model"), lambda: self.model(scenario.workload.model))
+        for index, entry in enumerate(scenario.fleet):
+            self.read_profile(("fleet", index, "profile"), entry.profile)
+            if isinstance(entry.link, TraceLink):
+                self.read_trace(("fleet", index, "link", "trace"), entry.link)
+        self.read_profile(("coordinator", "profile"), scenario.coordinator.profile)
+        availability = self.attempt(("availability",), lambda: self.availability(scenario))
+        if self.problems or model is None or availability is None:
+            raise ScenarioError(self.problems)
+        return LoadedScenario(
+            scenario, self.profiles, self.traces, model, availability, dict(sorted(self.inputs.items())), self.document
+        )
+
+    def attempt(self, path: Keys, read: Callable[[], T]) -> T | None:
+        """The value, or None with the fault noted under the scenario's own position."""
+        try:
+            return read()
+        except InputError as error:
+            place = self.document.where(path, value=True)
+            self.problems += [fault_line(place, path, line) for line in str(error).splitlines()]
+            return None
+
+    def text(self, path: Path) -> str:
+        text = read_text(path)
+        self.inputs[str(path)] = file_digest(path)
+        return text
+
+    def read_profile(self, path: Keys, reference: str | InlineProfile) -> None:
+        if isinstance(reference, str) and reference not in self.profiles:
+            found = self.attempt(path, lambda: self.profile(reference))
+            if found is not None:
+                self.profiles[reference] = found
+
+    def profile(self, reference: str) -> ProfileRecord:
+        path = find_file("device_profiles", reference)
+        return parse_profile(self.text(path), str(path))
+
+    def read_trace(self, path: Keys, link: TraceLink) -> None:
+        key = _trace_reference(link), link.past_end
+        if key not in self.traces:
+            found = self.attempt(path, lambda: self.trace(link))
+            if found is not None:
+                self.traces[key] = found
+
+    def trace(self, link: TraceLink) -> LinkTrace:
+        path = find_file("network_traces", _trace_reference(link))
+        return parse_trace(self.text(path), path.stem, link.past_end, str(path))
+
+    def model(self, reference: str) -> Model:
+        if not reference.endswith(".json"):
+            return model_named(reference)
+        path = Path(reference)
+        if not path.is_file():
+            raise WorkloadError(f"no such file: {path}")
+        return model_from_config(_json(self.text(path), str(path)), path.parent.name, str(path))
+
+    def availability(self, scenario: Scenario) -> Availability:
+        match scenario.availability:
+            case SessionFile(path=path):
+                return availability_of(parse_sessions(self.text(Path(path)), path), scenario.size)
+            case Sessions() as sessions:
+                return availability_of(listed_stays(sessions), scenario.size)
+            case _:
+                return Availability.always(scenario.size)
+
+
+def _json(text: str, origin: str) -> dict[str, Any]:
+    """The JSON object in ``text``; unlike `json.loads`, a duplicate key and NaN are errors."""
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = [key for key, _ in items]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        if twice:
+            raise WorkloadError(f"{origin}: duplicate key '{twice[0]}'")
+        return dict(items)
+
+    def constant(word: str) -> float:
+        raise WorkloadError(f"{origin}: {word} is not JSON")
+
+    try:
+        value = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+    except json.JSONDecodeError as error:
+        raise WorkloadError(f"{origin}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+    if not isinstance(value, dict):
+        raise WorkloadError(f"{origin}: a JSON object is needed")
+    return value

@@ -1,0 +1,354 @@
+"""What a scenario file may say: one frozen model a section, every field with its unit.
+
+Models hold base units (bit/s, FLOP/s, bytes, seconds); text with units is read and written by `quantities`.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    Tag,
+    model_validator,
+)
+
+from morphling.scenario.data import suggestion
+from morphling.scenario.quantities import (
+    DRAW_KEYS,
+    Delay,
+    Duration,
+    Launch,
+    Power,
+    Rate,
+    Record,
+    SampledBandwidth,
+    SampledBytes,
+    SampledCompute,
+    SampledDelay,
+    SampledRate,
+    Share,
+    shape_of,
+    wrong,
+)
+
+__all__ = [
+    "AlwaysOn",
+    "Availability",
+    "ConstantLink",
+    "Coordinator",
+    "DTypeName",
+    "Execution",
+    "FleetEntry",
+    "InlinePower",
+    "InlineProfile",
+    "Run",
+    "Scenario",
+    "Session",
+    "SessionFile",
+    "Sessions",
+    "StrategyChoice",
+    "TraceFile",
+    "TraceLink",
+    "Workload",
+]
+
+DTypeName: TypeAlias = Literal["float32", "float16", "bfloat16", "tfloat32", "int8"]
+
+Text: TypeAlias = Annotated[StrictStr, Field(min_length=1)]
+Count: TypeAlias = Annotated[StrictInt, Field(ge=1, lt=2**31)]
+
+
+class Workload(Record):
+    """What is trained."""
+
+    model: Text = Field(description="Name of a known model (opt-13b), or a path to a config.json.")
+    batch_size: Count = Field(description="Sequences in one iteration, over the whole fleet.")
+    sequence_length: Count = Field(description="Tokens in a sequence.")
+    dtype: DTypeName = Field("float16", description="Number format of operands and results.")
+    lm_head: Literal["devices", "coordinator"] = Field(
+        "coordinator", description="Where the product with the vocabulary matrix runs."
+    )
+    fused_projections: StrictBool = Field(
+        False,
+        description="Whether query, key and value (and gate and up) are one GEMM.",
+    )
+    recompute: Literal["none", "full"] = Field(
+        "none", description="Whether layers run forward again during the backward pass, to save activations."
+    )
+
+
+class InlinePower(Record):
+    """Power of a device described in the scenario itself."""
+
+    idle: Power = Field(description="Power when nothing runs, W.")
+    max: Power = Field(description="Power at full load, W.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.max < self.idle:
+            raise wrong("power: max is below idle")
+        return self
+
+
+def _compute_shape(value: object) -> str:
+    """One rate, or one for each dtype; a mapping of neither is read as whichever its first key resembles."""
+    if not isinstance(value, dict) or shape_of(value) != "<value>":
+        return "<one>"
+    first = str(next(iter(value), ""))
+    return "<one>" if get_close_matches(first, DRAW_KEYS, n=1) else "<dtypes>"
+
+
+PerDType: TypeAlias = dict[DTypeName, SampledCompute]
+
+
+class InlineProfile(Record):
+    """A device described in the scenario itself; sampled fields are drawn anew for each device."""
+
+    name: Text = Field("inline", description="What to call these devices in results.")
+    compute: Annotated[
+        Annotated[SampledCompute, Tag("<one>")] | Annotated[PerDType, Tag("<dtypes>")],
+        Discriminator(_compute_shape),
+    ] = Field(description="Rate of large GEMMs, FLOP/s: one for all dtypes, or one for each; may be sampled.")
+    memory: SampledBytes = Field(description="What training may use, bytes; may be sampled.")
+    memory_bandwidth: SampledBandwidth | None = Field(
+        None, description="Sustained rate of the memory, B/s; may be sampled. Left out: never the limit."
+    )
+    efficiency: Annotated[
+        Annotated[Share, Tag("<one>")] | Annotated[dict[DTypeName, Share], Tag("<dtypes>")],
+        Discriminator(lambda value: "<dtypes>" if isinstance(value, dict) else "<one>"),
+    ] = Field(1.0, description="Achieved share of ``compute`` in (0, 1]; 1 means that compute is the achieved rate.")
+    launch: Launch = Field(0.0, description="Fixed cost of one sub-task, s.")
+    power: InlinePower | None = Field(None, description="Idle and full-load power, W. Left out: no energy is reported.")
+
+    @model_validator(mode="after")
+    def _same_dtypes(self) -> Self:
+        if isinstance(self.compute, dict) and not self.compute:
+            raise wrong("compute: no dtype has a rate")
+        if isinstance(self.efficiency, dict):
+            rates = set(self.compute) if isinstance(self.compute, dict) else set()
+            if rates != set(self.efficiency):
+                raise wrong(
+                    f"efficiency is given for {', '.join(sorted(self.efficiency)) or 'no dtype'}, "
+                    f"compute for {', '.join(sorted(rates)) or 'all dtypes at once'}; give both for the same dtypes"
+                )
+        return self
+
+
+class TraceFile(Record):
+    """A trace by path."""
+
+    path: Text = Field(description="Path of the file, relative to the scenario.")
+    format: Literal["csv"] = Field(
+        "csv",
+        description="Columns time_s,down_bps,up_bps. Other formats are converted once by 'morphling traces import'.",
+    )
+
+
+class _Link(Record):
+    latency: SampledDelay = Field(0.0, description="One-way delay of each transfer, s; may be sampled.")
+    duplex: Literal["full", "half"] = Field(
+        "full", description="Whether a device can send and receive at once (full) or one at a time (half)."
+    )
+
+
+class ConstantLink(_Link):
+    """A link whose rates do not change."""
+
+    downlink: SampledRate = Field(description="Rate towards the device, bit/s; may be sampled.")
+    uplink: SampledRate = Field(description="Rate from the device, bit/s; may be sampled.")
+
+
+class TraceLink(_Link):
+    """A link that follows a step trace."""
+
+    trace: Annotated[
+        Annotated[Text, Tag("<name>")] | Annotated[TraceFile, Tag("<file>")],
+        Discriminator(lambda value: "<file>" if isinstance(value, dict | TraceFile) else "<name>"),
+    ] = Field(description="Name of a shipped trace, a path, or {path, format}.")
+    offset: SampledDelay = Field(0.0, description="Where in the trace the device starts, s; may be sampled.")
+    past_end: Literal["repeat", "hold", "error"] = Field(
+        "repeat", description="After the last step: start again, keep the last rates, or stop the run with an error."
+    )
+
+
+def _link_shape(value: object) -> str:
+    traced = "trace" in value if isinstance(value, dict) else isinstance(value, TraceLink)
+    return "<trace>" if traced else "<constant>"
+
+
+Link: TypeAlias = Annotated[
+    Annotated[ConstantLink, Tag("<constant>")] | Annotated[TraceLink, Tag("<trace>")], Discriminator(_link_shape)
+]
+Profile: TypeAlias = Annotated[
+    Annotated[Text, Tag("<name>")] | Annotated[InlineProfile, Tag("<inline>")],
+    Discriminator(lambda value: "<inline>" if isinstance(value, dict | InlineProfile) else "<name>"),
+]
+
+
+class FleetEntry(Record):
+    """A group of devices of one kind."""
+
+    profile: Profile = Field(description="Name of a shipped profile, a path, or the device itself.")
+    count: Count = Field(1, description="How many such devices.")
+    link: Link = Field(description="Either {downlink, uplink} or {trace}; with latency and duplex.")
+
+
+class Coordinator(Record):
+    """The parameter server; rates are seen from it, so it sends on its uplink what devices download."""
+
+    profile: Profile = Field("cloud-server", description="Name of a shipped profile, a path, or the machine itself.")
+    downlink: Rate | None = Field(None, description="Rate at which it receives, bit/s. Left out: unlimited.")
+    uplink: Rate | None = Field(None, description="Rate at which it sends, bit/s. Left out: unlimited.")
+
+    @model_validator(mode="after")
+    def _not_sampled(self) -> Self:
+        if isinstance(self.profile, InlineProfile):
+            rates = self.profile.compute.values() if isinstance(self.profile.compute, dict) else [self.profile.compute]
+            values = [*rates, self.profile.memory, self.profile.memory_bandwidth]
+            if any(isinstance(v, Record) for v in values):
+                raise wrong("profile: the coordinator is one machine; give numbers, not distributions")
+        return self
+
+
+_AVAILABILITY_MODELS = ["always", "sessions"]
+
+
+def _availability_model(value: object) -> object:
+    """Both models are named whichever of them the file's other keys point to."""
+    if value not in _AVAILABILITY_MODELS:
+        hint = suggestion(str(value), _AVAILABILITY_MODELS, all_known=False)
+        known = ", ".join(_AVAILABILITY_MODELS)
+        raise wrong(f"must be one of {known}, found {value!r}{', ' + hint if hint else ''}")
+    return value
+
+
+_Always: TypeAlias = Annotated[Literal["always"], BeforeValidator(_availability_model)]
+_Sessions: TypeAlias = Annotated[Literal["sessions"], BeforeValidator(_availability_model)]
+
+
+class AlwaysOn(Record):
+    """Nobody leaves."""
+
+    model: _Always = Field("always", description="Every device is there from beginning to end.")
+
+
+class Session(Record):
+    """One stay of one device."""
+
+    device: Annotated[StrictInt, Field(ge=0)] = Field(description="Index of the device, from 0, in fleet order.")
+    start: Delay = Field(0.0, description="When it comes, s of virtual time.")
+    end: Duration | None = Field(None, description="When it leaves, s of virtual time. Left out: it stays.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.end is not None and self.end <= self.start:
+            raise wrong("a session ends after it starts")
+        return self
+
+
+class Sessions(Record):
+    """Stays of devices, listed here."""
+
+    model: _Sessions = Field(description="Devices are there during their sessions.")
+    sessions: tuple[Session, ...] = Field(
+        description="A device may have several; they must not touch. A device that is not listed is always there."
+    )
+
+
+class SessionFile(Record):
+    """Stays of devices, listed in a file."""
+
+    model: _Sessions = Field(description="Devices are there during their sessions.")
+    path: Text = Field(
+        description="CSV with header device,start_s,end_s (seconds; an empty end_s: it stays), relative to the "
+        "scenario. A device that is not listed is always there."
+    )
+
+
+def _availability_shape(value: object) -> str:
+    if isinstance(value, dict):
+        if value.get("model") == "sessions" or "sessions" in value or "path" in value:
+            return "<file>" if "path" in value else "<sessions>"
+        return "<always>"
+    if isinstance(value, SessionFile):
+        return "<file>"
+    return "<sessions>" if isinstance(value, Sessions) else "<always>"
+
+
+Availability: TypeAlias = Annotated[
+    Annotated[AlwaysOn, Tag("<always>")]
+    | Annotated[Sessions, Tag("<sessions>")]
+    | Annotated[SessionFile, Tag("<file>")],
+    Discriminator(_availability_shape),
+]
+
+
+class _Open(Record):
+    """A section whose other keys belong to what it names, and are checked there."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The keys that are not ours, as read."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class StrategyChoice(_Open):
+    """The strategy and its configuration (all other keys)."""
+
+    name: Text | None = Field(None, description="Name of an installed strategy.")
+    plugin: Text | None = Field(None, description="Or a class to import, as 'package.module:Class'.")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.name is None) == (self.plugin is None):
+            raise wrong("give either name or plugin")
+        return self
+
+
+class Execution(_Open):
+    """How long computing takes, and the configuration of that executor (all other keys)."""
+
+    mode: Literal["analytic", "profiled", "live"] = Field(
+        "analytic", description="From the profile's numbers, from measurements, or by running the GEMMs here."
+    )
+
+
+class Run(Record):
+    """How much to run and what to keep."""
+
+    iterations: Count = Field(1, description="Training iterations.")
+    record: Literal["rows", "dispatches"] = Field("rows", description="Keep every sub-task, or one line a dispatch.")
+    max_time: Duration | None = Field(
+        None, description="Virtual time after which the run is stopped, s. Left out: none."
+    )
+
+
+class Scenario(Record):
+    """A whole experiment."""
+
+    name: Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = Field(
+        description="Name of the run folder: letters, digits, '.', '_' and '-'."
+    )
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**63)] = Field(0, description="Seed of all random streams; 0 is a seed.")
+    workload: Workload = Field(description="What is trained.")
+    fleet: tuple[FleetEntry, ...] = Field(min_length=1, description="Groups of devices.")
+    coordinator: Coordinator = Field(default_factory=Coordinator, description="The parameter server.")
+    availability: Availability = Field(default_factory=AlwaysOn, description="When devices are there.")
+    strategy: StrategyChoice = Field(description="Who decides, with its configuration.")
+    execution: Execution = Field(default_factory=Execution, description="How long computing takes.")
+    run: Run = Field(default_factory=Run, description="How much to run and what to keep.")
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return sum(entry.count for entry in self.fleet)
