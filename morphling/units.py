@@ -92,13 +92,13 @@ def _table() -> dict[str, tuple[str, Fraction]]:
         table[unit] = ("time", Fraction(1, parts))
     for unit, watts in (("mW", Fraction(1, 1000)), ("W", Fraction(1)), ("kW", Fraction(1000))):
         table[unit] = ("power", watts)
-    for prefix in ("", "k", "M", "G"):
-        table[f"{prefix}Hz"] = ("frequency", Fraction(_DECIMAL[prefix]))
+    for prefix, size in _DECIMAL.items():
+        table[f"{prefix}Hz"] = ("frequency", Fraction(size))
     return table
 
 
 _TABLE: Final = _table()
-_QUANTITY = re.compile(r"\s*(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(?P<unit>\S.*?)?\s*")
+_QUANTITY = re.compile(r"\s*(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*(?P<unit>\S.*?)?\s*")
 _NOT_FINITE = re.compile(r"\s*[+-]?\.?(nan|inf|infinity)\b.*", re.IGNORECASE)
 _COMPOUND = re.compile(r"[A-Za-zµμ]+(?:[*/][A-Za-zµμ]+)+")
 _DATA = re.compile(r"(?P<prefix>[kmgtpe]?)(?P<binary>i?)(?P<root>bytes|byte|bits|bit|b)(?P<per>ps|/s|/sec|/second)?")
@@ -208,6 +208,8 @@ def _readings(number: str, units: tuple[str, ...], dimension: Dimension) -> str:
 
 def _unknown(text: str, number: str, unit: str, dimension: Dimension) -> str:
     sort = _SORTS[dimension]
+    if unit[0] in ",'_" or unit[0].isdigit():
+        return f"'{text}': write the number with a decimal point and without separators, such as '{sort.example}'"
     units = tuple(u for u in _nearest(unit) if _TABLE[u][0] == sort.physical)
     if len(units) > 1:
         return _ambiguous(text, number, units, dimension)

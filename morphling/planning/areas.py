@@ -118,7 +118,9 @@ def stage_bounds(costs: Costs, *, tolerance: float) -> dict[str, float]:
     if costs.receives:
         only = Rates.of(np.full(len(costs), 1e300), costs.rates.down, 0.0)
         link = Costs(Gemm(g.m, g.n, g.k, g.item_bytes, g.weight_a, g.weight_b, 0.0), only, None)
-        start = g.item_bytes * g.k * min(g.weight_a, g.weight_b) / float(costs.rates.down.sum())
+        # Even in the best shape, each row of A and each column of B goes to somebody.
+        once = g.item_bytes * g.k * max(g.weight_a * g.m, g.weight_b * g.n)
+        start = once / float(costs.rates.down.sum())
         download = smallest_time(lambda t: float(link.areas(t).sum()), cells, start, tolerance=tolerance)
     return {"uplink": upload, "compute": compute, "download": download}
 
@@ -126,13 +128,11 @@ def stage_bounds(costs: Costs, *, tolerance: float) -> dict[str, float]:
 def smallest_time(total: Callable[[float], float], target: float, low: float, *, tolerance: float) -> float:
     """Smallest T > 0 with ``total(T) >= target``, to a relative ``tolerance``; ``total`` must not decrease.
 
-    ``low`` is a time known not to be longer than T.  Raises ``Infeasible`` if no time of 10^18 s is enough.
+    ``low`` > 0 is a time known not to be longer than T.  Raises ``Infeasible`` if no time of 10^18 s is enough.
     """
-    high = max(low, 1e-12)
-    if total(high) >= target:
-        # ``low`` is a lower bound, so at ``high == low`` the bound is met, and below 1 ps we look no further.
-        return high
-    low = high
+    if total(low) >= target:
+        return low
+    high = low
     while total(high) < target:
         low, high = high, high * 2.0
         if high > 1e18:

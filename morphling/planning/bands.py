@@ -105,7 +105,7 @@ def fill_columns(costs: Costs, band: IntArray, first: IntArray, rows: IntArray, 
     while (short := whole(high)[1] < n).any():
         low, high = np.where(short, high, low), np.where(short, high * (1 + step), high)
         step *= 2
-        if not np.isfinite(high).all():
+        if high.max() > 1e30:
             raise PlanError("a band's devices cannot cover it in any time")
     near = np.maximum(low, time_s * 0.97)
     low = np.where((near < high) & (whole(near)[1] < n), near, low)

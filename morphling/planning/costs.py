@@ -26,7 +26,7 @@ from morphling.types import BoolArray, FloatArray, IntArray
 
 __all__ = ["Costs", "Gemm", "Rates", "tile_bytes"]
 
-TINY = 1e-300
+TINY = 1e-100
 """Added to denominators that are zero where a stage is free; the quotient is then as good as infinite."""
 
 

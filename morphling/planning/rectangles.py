@@ -43,7 +43,8 @@ class Tiling:
     time_s : when the last device is done, and the coordinator's links have carried all bytes
     device_s : float64[R], seconds of each rectangle (at fair shares of the coordinator's links)
     bounds : seconds that no tiling beats: ``uplink``, ``compute``, ``download``, ``coordinator``, and ``relaxed``, the
-        smallest time in which the devices' best areas (all stages, latency, memory) sum to C
+        smallest time in which the devices' best areas (all stages, latency, memory) sum to C, and ``whole``, that or
+        longer, because no rectangle is less than a row or column wide (counted where only one operand travels)
     left_out : int64[N], `LeftOut` of every device of the fleet
     """
 

@@ -8,6 +8,7 @@ come out and the search over device counts and bands belong here; one band probl
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import TypeAlias
 
 import numpy as np
@@ -78,6 +79,7 @@ def plan_tiling(
     bounds["coordinator"] = _coordinator_bound(gemm, caps)
     lower, area = _relaxed(costs, limit, max(bounds.values()), 1e-9)
     bounds["relaxed"] = lower
+    bounds["whole"] = _whole_bound(costs, lower)
 
     best: _Cut | None = None
     for chosen in _selections(costs, area, limit, caps, lower):
@@ -140,6 +142,19 @@ def _relaxed(costs: Costs, limit: FloatArray, low: float, tolerance: float) -> t
     return lower, costs.areas(lower, limit)
 
 
+def _whole_bound(costs: Costs, low: float) -> float:
+    """A bound, seconds, for when only one operand travels: no rectangle gets less than a whole row or column of it."""
+    gemm = costs.gemm
+    if (gemm.weight_a > 0) == (gemm.weight_b > 0):
+        return low
+    side, each_s = (gemm.n, costs.column_s) if gemm.weight_b > 0 else (gemm.m, costs.row_s)
+
+    def lines(time_s: float) -> float:
+        return float(np.minimum(np.floor(np.maximum(time_s - costs.fixed_s, 0.0) / each_s), side).sum())
+
+    return smallest_time(lines, float(side), low, tolerance=1e-9)
+
+
 def _transfer_s(gemm: Gemm, cut: _Cut, caps: Caps) -> float:
     """Seconds that the coordinator needs for the cut's bytes."""
     egress, ingress = caps
@@ -184,7 +199,7 @@ def _promising(costs: Costs, order: IntArray, limit: FloatArray, caps: Caps, low
             total = limit[chosen]
             needed = smallest_time(lambda t: float(shared.areas(t, total).sum()), cells, lower, tolerance=1e-3)
             sides = 2.0 * np.sqrt(gemm.weight_a * gemm.weight_b * shared.areas(needed, total)).sum()
-            sent = gemm.item_bytes * gemm.k * max(float(sides), gemm.weight_b * gemm.n)
+            sent = gemm.item_bytes * gemm.k * max(float(sides), gemm.weight_a * gemm.m + gemm.weight_b * gemm.n)
             estimates[count] = (max(needed, sent / egress if egress else 0.0), chosen)
         return ranked
 
@@ -244,14 +259,19 @@ def _banded(costs: Costs, order: IntArray, sides: FloatArray, start: float, *, f
 def _band_counts(gemm: Gemm, sides: FloatArray, ratios: tuple[float, ...]) -> list[int]:
     """Numbers of bands to try, the likeliest first."""
     squares = float(sides.sum()) / gemm.n
-    # More devices than columns in a band would leave some without any.
-    low, high = -(-len(sides) // gemm.n), min(len(sides), gemm.m)
+    low, high = 1, min(len(sides), gemm.m)
     if gemm.weight_a > 0 and gemm.weight_b > 0:
-        likely = [squares * np.sqrt(gemm.weight_a / gemm.weight_b) * r for r in ratios]
+        # More devices than columns in a band would leave some without any.
+        low = -(-len(sides) // gemm.n)
+        likely = [squares * sqrt(gemm.weight_a / gemm.weight_b) * r for r in ratios]
     else:
         # One side is free, so that few high bands send least; more bands round better where sending is not the limit.
-        end = max(squares, low, 2.0) if gemm.weight_b > 0 else float(high)
-        likely = list(np.geomspace(1.0, end, 7))
+        end = max(squares, len(sides) / gemm.n, 2.0) if gemm.weight_b > 0 else float(high)
+        # Square roots round the same everywhere, powers and logarithms do not.
+        ratio = sqrt(sqrt(sqrt(end)))
+        likely = [1.0]
+        for _ in range(8):
+            likely.append(likely[-1] * ratio)
     return list(dict.fromkeys(int(min(max(round(b), low, 1), high)) for b in likely))
 
 

@@ -22,7 +22,7 @@ BLOCK_ROWS = 65_536
 DEVICE_SUMS = ("rows", "lost_rows", "bytes_down", "bytes_up", "download_ns", "compute_ns", "upload_ns")
 """What is added up for each device."""
 DISPATCH_SUMS = (*DEVICE_SUMS, "coordinator_ns")
-"""What is added up for each dispatch; here ``compute_ns`` is of devices alone, as everything but ``coordinator_ns``."""
+"""What is added up for each dispatch; here ``compute_ns`` is of devices alone, and the coordinator's is apart."""
 
 
 @dataclass(frozen=True, eq=False)

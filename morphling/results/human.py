@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["METRIC_UNITS", "bytes_text", "count_text", "human", "seconds_text"]
+__all__ = ["METRIC_UNITS", "bytes_text", "count_text", "digits", "human", "seconds_text"]
 
 METRIC_UNITS: dict[str, str] = {
     "iteration_time_s": "s",
@@ -43,7 +43,7 @@ def bytes_text(size: float) -> str:
     value, unit = float(size), 0
     while abs(value) >= 1023.5 and unit < len(_BINARY) - 1:
         value, unit = value / 1024, unit + 1
-    return f"{size:,.0f} B" if unit == 0 else f"{_digits(value, 3)} {_BINARY[unit]}"
+    return f"{size:,.0f} B" if unit == 0 else f"{digits(value, 3)} {_BINARY[unit]}"
 
 
 def seconds_text(seconds: float) -> str:
@@ -52,7 +52,7 @@ def seconds_text(seconds: float) -> str:
         return "0 s"
     for scale, unit in _SMALL:
         if abs(seconds) >= scale * 0.99995:
-            return f"{_digits(seconds / scale, 4)} {unit}{_clock(seconds)}"
+            return f"{digits(seconds / scale, 4)} {unit}{_clock(seconds)}"
     return f"{seconds:.3g} s"
 
 
@@ -70,10 +70,10 @@ def count_text(count: int) -> str:
     return f"{count:,}"
 
 
-def _digits(value: float, digits: int) -> str:
-    """``digits`` significant digits, but never a whole digit less."""
+def digits(value: float, count: int) -> str:
+    """``value`` to ``count`` significant digits, but with all its whole digits, in groups of three."""
     whole = len(f"{abs(value):.0f}")
-    return f"{value:,.{max(0, digits - whole)}f}"
+    return f"{value:,.{max(0, count - whole)}f}"
 
 
 def human(name: str, value: object) -> str:
@@ -84,11 +84,11 @@ def human(name: str, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if unit in {"s", "device-s"}:
-        return seconds_text(float(value)) if unit == "s" else f"{_digits(float(value), 4)} device-s"
+        return seconds_text(float(value)) if unit == "s" else f"{digits(float(value), 4)} device-s"
     if unit == "B":
         return bytes_text(value)
     if unit == "1":
-        return f"{_digits(100 * value, 3)} %"
+        return f"{digits(100 * value, 3)} %"
     if unit == "J":
         return _joules(float(value))
     return count_text(value) if isinstance(value, int) else f"{value:.4g}"
@@ -97,5 +97,5 @@ def human(name: str, value: object) -> str:
 def _joules(value: float) -> str:
     for scale, prefix in _DECIMAL:
         if abs(value) >= scale:
-            return f"{_digits(value / scale, 3)} {prefix}J"
-    return f"{_digits(value, 3)} J"
+            return f"{digits(value / scale, 3)} {prefix}J"
+    return f"{digits(value, 3)} J"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shutil
 import tempfile
@@ -82,26 +81,39 @@ def write_run(
     ``manifest`` (``wall_time_s`` in it becomes the metric) and ``extra`` (the reports of the strategy and the
     executor) together make ``manifest.json``.  ``draw`` is called with the folder once all else is in it, to add
     ``figures/``.  All is written into a hidden folder beside it that takes its name at the end, so what has the name is
-    complete.  ``InputError`` if ``folder`` holds anything; ``RunError`` if the disk refuses.
+    complete.  ``InputError`` if ``folder`` holds anything; ``RunError`` if the disk refuses, or if ``draw`` fails (all
+    but the figures is then in place).
     """
     take_folder(folder)
     if double := sorted(set(manifest) & set(extra or {})):
         raise ValueError(f"both manifest and extra hold {', '.join(double)}")
     try:
-        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.resolve().parent))
+        target = folder.resolve()
+        shelter = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        partial = shelter / target.name  # so that drawings can call the run by its name
         try:
+            partial.mkdir()
             metrics = _fill(partial, recording, fleet, {**manifest, **(extra or {})}, scenario_yaml)
-            if draw is not None:
-                draw(partial)
-            partial.chmod(folder.stat().st_mode & 0o777)
+            trouble = _draw(draw, partial)
             # Renaming onto an empty folder replaces it in one step, and fails if somebody filled it meanwhile.
-            os.rename(partial, folder)  # noqa: PTH104 - `Path.rename` says less about which of the two failed
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+            partial.rename(target)
+        finally:
+            shutil.rmtree(shelter, ignore_errors=True)
     except OSError as error:
         raise RunError(f"{folder}: the results cannot be written: {error}") from error
+    if trouble is not None:
+        raise RunError(f"{folder}: the results are written, but the figures could not be drawn: {trouble}") from trouble
     return metrics
+
+
+def _draw(draw: Callable[[Path], object] | None, folder: Path) -> Exception | None:
+    """Draw, and return what went wrong: a long run must not be lost because a picture of it failed."""
+    try:
+        if draw is not None:
+            draw(folder)
+    except Exception as error:  # noqa: BLE001 - raised again by the caller, once the results are safe
+        return error
+    return None
 
 
 def _fill(

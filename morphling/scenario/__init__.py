@@ -6,6 +6,7 @@ that names file, line, column and field of every fault.
 
 from __future__ import annotations
 
+from morphling.scenario.config import configured
 from morphling.scenario.data import data_folder, shipped_names
 from morphling.scenario.jsonschema import json_schema
 from morphling.scenario.load import LoadedScenario, load_scenario, resolved, resolved_yaml
@@ -38,6 +39,7 @@ __all__ = [
     "StrategyChoice",
     "TraceLink",
     "Workload",
+    "configured",
     "data_folder",
     "fleet_draw",
     "json_schema",

@@ -15,8 +15,8 @@ __all__ = ["json_schema"]
 def json_schema(kind: Literal["scenario", "profile"] = "scenario") -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of a scenario or a device profile, as plain values.
 
-    Quantities are strings with a number and a unit.  An editor's check is the weaker one: it does not know which names,
-    files and plug-ins exist, nor rules that join several fields.
+    Quantities are strings with a number and one of the usual units (no compounds such as ``Mbit/min``, which do load).
+    An editor cannot know which names, files and plug-ins exist, nor rules that join several fields.
     """
     model: type[BaseModel] = Scenario if kind == "scenario" else ProfileRecord
     schema = model.model_json_schema(mode="validation")

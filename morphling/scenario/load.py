@@ -238,7 +238,7 @@ class _Reading:
 
     def model(self, reference: str) -> Model:
         if not reference.endswith(".json"):
-            return model_named(reference)
+            return _named_model(reference)
         path = Path(reference)
         if not path.is_file():
             raise WorkloadError(f"no such file: {path}")
@@ -274,3 +274,10 @@ def _json(text: str, origin: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise WorkloadError(f"{origin}: a JSON object is needed")
     return value
+
+
+def _named_model(name: str) -> Model:
+    try:
+        return model_named(name)
+    except WorkloadError as error:  # the field is named by the line that this becomes a part of
+        raise WorkloadError(str(error).removeprefix("model: ")) from None

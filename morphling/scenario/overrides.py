@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import PurePath
 from typing import Any
+
+import numpy as np
 
 from morphling.errors import ScenarioError
 from morphling.scenario.yaml12 import Document, Path, dotted, read_yaml
@@ -91,4 +94,8 @@ def _copied(value: Any) -> Any:
     """Plain dicts and lists all the way down, so that nothing the caller holds is changed."""
     if isinstance(value, Mapping):
         return {str(key): _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_copied(item) for item in value]
+    if isinstance(value, np.generic):  # values of a sweep often come out of an array
+        return value.item()
+    return str(value) if isinstance(value, PurePath) else value

@@ -8,6 +8,7 @@ A duplicate key, a key that is not text and an unknown tag are errors.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -97,15 +98,18 @@ def read_yaml(text: str, origin: str) -> Document:
     ScenarioError
         Bad syntax, more than one document, duplicate keys (both places named), keys that are not text, unknown tags.
     """
-    loader = _Loader(text)
-    try:
-        root = loader.get_single_node()
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ScenarioError(_syntax(error, origin)) from None
-    finally:
-        loader.dispose()
     builder = _Builder(origin)
-    value = None if root is None else builder.value(root, ())
+    try:
+        loader = _Loader(text)
+        try:
+            root = loader.get_single_node()
+        finally:
+            loader.dispose()
+        value = None if root is None else builder.value(root, ())
+    except yaml.YAMLError as error:
+        raise ScenarioError(_syntax(error, origin)) from None
+    except RecursionError:
+        raise ScenarioError(f"{origin}: nested too deeply") from None
     if builder.problems:
         raise ScenarioError(builder.problems)
     return Document(value, origin, builder.places, builder.values)
@@ -122,7 +126,7 @@ def _syntax(error: Exception, origin: str) -> str:
         mark = error.problem_mark
         context = f" ({error.context})" if error.context else ""
         return f"{origin}:{mark.line + 1}:{mark.column + 1}: not YAML: {error.problem}{context}"
-    return f"{origin}: not YAML: {error or 'nested too deeply'}"
+    return f"{origin}: not YAML: {error}"
 
 
 class _Builder:
@@ -132,7 +136,7 @@ class _Builder:
         self.origin = origin
         self.places: dict[Path, str] = {(): f"{origin}:1:1"}
         self.values: dict[Path, str] = {}
-        self.problems: list[str] = []
+        self._faults: list[tuple[int, int, str]] = []
         self._open: set[int] = set()
         self._seen: set[int] = set()
         self._aliased = 0
@@ -140,10 +144,18 @@ class _Builder:
     def at(self, node: yaml.Node) -> str:
         return f"{self.origin}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
 
+    @property
+    def problems(self) -> list[str]:
+        """One line a fault, in the order of the file."""
+        return [f"{self.origin}:{line + 1}:{column + 1}: {reason}" for line, column, reason in sorted(self._faults)]
+
+    def fault(self, node: yaml.Node, reason: str) -> None:
+        self._faults.append((node.start_mark.line, node.start_mark.column, reason))
+
     def value(self, node: yaml.Node, path: Path) -> Any:
         self.values[path] = self.at(node)
         if id(node) in self._open:
-            self.problems.append(f"{self.at(node)}: an anchor that contains itself")
+            self.fault(node, "an anchor that contains itself")
             return None
         self._aliased += id(node) in self._seen
         if self._aliased > _MOST_ALIASED:
@@ -185,18 +197,18 @@ class _Builder:
                 merged += self._bases(value)
             elif not isinstance(key, yaml.ScalarNode) or key.tag != f"{_TAG}str":
                 shown = f" '{key.value}'" if isinstance(key, yaml.ScalarNode) else ""
-                self.problems.append(f"{self.at(key)}: the key{shown} is not text; put it in quotes")
+                self.fault(key, f"the key{shown} is not text; put it in quotes")
             elif key.value in first:
                 if own:
                     earlier = self.at(first[key.value])
-                    self.problems.append(f"{self.at(key)}: duplicate key '{key.value}', first at {earlier}")
+                    self.fault(key, f"duplicate key '{key.value}', first at {earlier}")
             else:
                 first[key.value] = key
                 written.append((key, value))
         yield from written
         for base in merged:
             if id(base) in self._open:
-                self.problems.append(f"{self.at(base)}: an anchor that contains itself")
+                self.fault(base, "an anchor that contains itself")
                 continue
             for key, value in self._pairs(base, own=False):
                 if key.value not in first:
@@ -206,7 +218,8 @@ class _Builder:
     def _bases(self, node: yaml.Node) -> list[yaml.MappingNode]:
         bases = node.value if isinstance(node, yaml.SequenceNode) else [node]
         wrong = [b for b in bases if not isinstance(b, yaml.MappingNode)]
-        self.problems.extend(f"{self.at(b)}: only mappings can be merged with '<<'" for b in wrong)
+        for base in wrong:
+            self.fault(base, "only mappings can be merged with '<<'")
         return [b for b in bases if isinstance(b, yaml.MappingNode)]
 
     def _scalar(self, node: yaml.Node) -> Any:
@@ -219,13 +232,19 @@ class _Builder:
             self._known_tag(node, "str")
             return text
         if not pattern.fullmatch(text) and not (kind == "float" and re.fullmatch(r"[-+]?[0-9]+", text)):
-            self.problems.append(f"{self.at(node)}: '{text}' is not a YAML {kind}")
+            self.fault(node, f"'{text}' is not a YAML {kind}")
             return None
-        return _SCALARS[kind](text)
+        try:
+            value = _SCALARS[kind](text)
+        except ValueError:  # Python refuses to read integers of thousands of digits
+            value = math.inf
+        if isinstance(value, float) and math.isinf(value) and "inf" not in text.lower():
+            self.fault(node, f"'{text[:40]}' is out of range")
+        return value
 
     def _known_tag(self, node: yaml.Node, kind: str) -> None:
         if node.tag != _TAG + kind:
-            self.problems.append(f"{self.at(node)}: unknown tag '{node.tag.replace(_TAG, '!!')}'")
+            self.fault(node, f"unknown tag '{node.tag.replace(_TAG, '!!')}'")
 
 
 def _integer(text: str) -> int:

@@ -62,7 +62,7 @@ def test_equals_the_slow_twin(seed):
             assert fast.holds(key).tolist() == [key in one.shards for one in slow]
     for name in ("hits", "misses", "evictions", "refusals"):
         assert getattr(fast, name) == sum(getattr(one, name) for one in slow)
-    assert fast.hits > 100
+    assert fast.hits > 50
     assert fast.evictions > 100
 
 

@@ -115,3 +115,15 @@ def test_entry_points_lead_somewhere():
         for target in group.values():
             module, _, name = target.partition(":")
             assert hasattr(importlib.import_module(module), name), target
+
+
+def test_the_version_is_the_same_everywhere():
+    import tomllib
+
+    import yaml
+
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == version
+    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert all(a.get("name") or a["family-names"] for a in citation["authors"])

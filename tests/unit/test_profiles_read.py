@@ -54,26 +54,46 @@ def test_what_may_be_left_out() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (", source: a benchmark, kind: measured}\nmemory:", ", kind: measured}\nmemory:", ":9:12: efficiency.float16: missing key 'source'"),
+        (
+            ", source: a benchmark, kind: measured}\nmemory:",
+            ", kind: measured}\nmemory:",
+            ":9:12: efficiency.float16: missing key 'source'",
+        ),
         ('source: "2 x 1024 lanes x 625 MHz"', "source: ''", ":5:42: compute.float32.source: must not be empty"),
-        ("1.28 TFLOP/s", "0 TFLOP/s", ":5:20: compute.float32.value: '0 TFLOP/s': a compute rate of zero is not allowed here"),
+        (
+            "1.28 TFLOP/s",
+            "0 TFLOP/s",
+            ":5:20: compute.float32.value: '0 TFLOP/s': a compute rate of zero is not allowed here",
+        ),
         ("1.28 TFLOP/s", "-1 TFLOP/s", ":5:20: compute.float32.value: '-1 TFLOP/s': a compute rate cannot be negative"),
         ("1.28 TFLOP/s", ".nan", ":5:20: compute.float32.value: nan: a compute rate must be a finite number"),
         ("value: 0.65", "value: 1.2", ":8:20: efficiency.float32.value: a share in (0, 1] is needed, found 1.2"),
         ("value: 0.65", "value: 0", ":8:20: efficiency.float32.value: a share in (0, 1] is needed, found 0"),
         ("value: 0.65", "value: .nan", ":8:20: efficiency.float32.value: a share in (0, 1] is needed, found nan"),
         ("1.5 GB", "8 GB", ":1:1: memory_reserved leaves nothing of memory"),
-        ("68 GB/s", "68", ":12:27: memory_bandwidth.value: 68: a memory bandwidth needs a unit: 68 GB/s (68 000 000 000 B/s)?"),
+        (
+            "68 GB/s",
+            "68",
+            ":12:27: memory_bandwidth.value: 68: a memory bandwidth needs a unit: 68 GB/s (68 000 000 000 B/s)?",
+        ),
         ("8 GB,", "8 Gb,", ":10:17: memory.value: '8 Gb' is ambiguous"),
-        ("kind: derived", "kind: guessed", ":5:75: compute.float32.kind: must be one of vendor, derived, measured, assumed"),
-        ("class: jetson", "class: jetsom", ":3:8: class: must be one of jetson, phone, laptop, server, board, found 'jetsom', did you mean 'jetson'?"),
+        ("kind: derived", "kind: guessed", ":5:76: compute.float32.kind: must be one of vendor, derived, measured"),
+        (
+            "class: jetson",
+            "class: jetsom",
+            ":3:8: class: must be one of jetson, phone, laptop, server, board, found 'jetsom', did you mean 'jetson'?",
+        ),
         ("launch:", "lunch:", ":14:1: lunch: unknown key, did you mean 'launch'?"),
-        ("  float16: {value: 0.5,", "  bfloat16: {value: 0.5,", ":1:1: compute and efficiency must name the same dtypes; only one of them has bfloat16, float16"),
+        (
+            "  float16: {value: 0.5,",
+            "  bfloat16: {value: 0.5,",
+            ":1:1: compute and efficiency must name the same dtypes; only one of them has bfloat16, float16",
+        ),
         ("value: 2 W", "value: 20 W", ":15:8: power: max is below idle"),
         ("8 GB, source", "8.0000000001 GB, source", ":10:17: memory.value: '8.0000000001 GB' is finer than 1 B"),
         ("name: jetson-orin-nano", "name: 5", ":1:7: name: text is needed, found 5"),
     ],
-)  # fmt: skip
+)
 def test_each_fault_names_its_place(old: str, new: str, message: str) -> None:
     assert old in GOOD
     with pytest.raises(ProfileError) as caught:
@@ -92,9 +112,9 @@ def test_all_faults_at_once() -> None:
 
 
 def test_not_yaml_and_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match=r"p.yaml:1:\d+: not YAML"):
+    with pytest.raises(ProfileError, match=r"p.yaml:\d:\d: not YAML"):
         parse_profile("a: [", "p.yaml")
-    with pytest.raises(ProfileError, match="p.yaml:1:1: a mapping is needed, found a list"):
+    with pytest.raises(ProfileError, match=r"p\.yaml:1:1: a mapping is needed, found a list"):
         parse_profile("[1]", "p.yaml")
     with pytest.raises(ProfileError, match="no such file"):
         load_profile("./x.yaml", tmp_path)

@@ -55,7 +55,9 @@ def test_nan() -> None:
     assert math.isnan(read_yaml("a: .nan", "f").value["a"])
 
 
-@pytest.mark.parametrize("value", ["5e9", "no", "010", "0o17", "1:30", "~", "", "true", "<<", "a: b", "# x", 5e9, 1e-5, None])
+@pytest.mark.parametrize(
+    "value", ["5e9", "no", "010", "0o17", "1:30", "~", "", "true", "<<", "a: b", "# x", 5e9, 1e-5, None]
+)
 def test_what_is_written_is_read_back(value: object) -> None:
     found = read_yaml(dump({"a": value, "b": [value]}), "f").value
     assert found == {"a": value, "b": [value]}
@@ -99,6 +101,8 @@ def test_anchors_and_merge_keys() -> None:
         ("a: !!python/object:os.system x", "f.yaml:1:4: unknown tag '!!python/object:os.system'"),
         ("a: !mine [1]", "f.yaml:1:4: unknown tag '!mine'"),
         ("a: !!int x", "f.yaml:1:4: 'x' is not a YAML int"),
+        ("a: 1e999", "f.yaml:1:4: '1e999' is out of range"),
+        (f"a: {'9' * 5000}", f"f.yaml:1:4: '{'9' * 40}' is out of range"),
         ("1: a", "f.yaml:1:1: the key '1' is not text; put it in quotes"),
         ("true: a", "f.yaml:1:1: the key 'true' is not text; put it in quotes"),
         ("[1]: a", "f.yaml:1:1: the key is not text; put it in quotes"),
@@ -119,6 +123,12 @@ def test_an_alias_bomb_is_refused() -> None:
         read_yaml("\n".join(lines), "f")
 
 
-def test_deep_nesting_is_an_error_not_a_crash() -> None:
-    with pytest.raises(ScenarioError):
-        read_yaml("[" * 20_000 + "]" * 20_000, "f")
+@pytest.mark.parametrize("depth", [900, 20_000])
+def test_deep_nesting_is_an_error_not_a_crash(depth: int) -> None:
+    with pytest.raises(ScenarioError, match=r"nested too deeply|not YAML"):
+        read_yaml("[" * depth + "]" * depth, "f")
+
+
+def test_control_characters_are_refused() -> None:
+    with pytest.raises(ScenarioError, match="not YAML"):
+        read_yaml("a: \x00b", "f")

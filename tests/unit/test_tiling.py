@@ -147,6 +147,17 @@ def test_cached_rows_near_the_lower_bound_while_columns_are_many(devices):
     assert tiling.time_s <= 1.01 * tiling.bounds["relaxed"]
 
 
+@pytest.mark.parametrize(("devices", "shape"), [(1024, (5120, 5120, 131072)), (8192, (5120, 20480, 131072))])
+def test_cached_rows_reach_the_whole_column_bound(devices, shape):
+    # Few columns a device: the areas promise fractions of a column that nobody can send.
+    for flipped in (False, True):
+        m, n = shape[:2][::-1] if flipped else shape[:2]
+        gemm = Gemm(m, n, shape[2], weight_a=float(flipped), weight_b=float(not flipped))
+        tiling = planned(gemm, published(devices), tiles=None)
+        assert tiling.bounds["whole"] >= 1.02 * tiling.bounds["relaxed"]
+        assert tiling.time_s == pytest.approx(tiling.bounds["whole"], rel=1e-3)
+
+
 def test_equal_devices_get_equal_rectangles():
     tiling = planned(Gemm(64, 64, 100), Rates.of(np.full(16, 1e6), 1e4, 1e3))
     assert set(tiling.rows.tolist()) == set(tiling.columns.tolist()) == {16}
@@ -294,6 +305,15 @@ def test_finite_coordinator_uses_fewer_devices():
     assert tight.time_s < planned(gemm, everybody).time_s
 
 
+@pytest.mark.parametrize("weights", [(0, 1, 1), (1, 0, 1)])
+def test_finite_coordinator_with_a_cached_operand(weights):
+    gemm = Gemm(8192, 8192, 2048, 2, *map(float, weights))
+    tiling = planned(gemm, published(500), egress=1e9, ingress=1e9)
+    sides = (weights[0] * tiling.rows + weights[1] * tiling.columns).sum()
+    assert tiling.time_s >= max(2 * gemm.k * sides / 1e9, 2 * gemm.m * gemm.n / 1e9)
+    assert tiling.time_s <= 1.5 * max(tiling.bounds.values())
+
+
 def test_a_wide_coordinator_changes_nothing():
     gemm, rates = Gemm(4096, 4096, 512), published(64)
     assert planned(gemm, rates, egress=1e12, ingress=1e12).time_s == planned(gemm, rates).time_s
@@ -376,7 +396,7 @@ def test_check_tiling_finds_faults():
         for i in (0, len(tiling) // 2, len(tiling) - 1):
             moved = getattr(tiling, fault).copy()
             moved[i] += 1
-            with pytest.raises(ValueError, match="covered exactly once|empty"):
+            with pytest.raises(ValueError, match=r"covered exactly once|empty"):
                 check_tiling(replace(tiling, **{fault: moved}), 512, 256)
     with pytest.raises(ValueError, match="two rectangles"):
         check_tiling(replace(tiling, device=np.zeros_like(tiling.device)), 512, 256)

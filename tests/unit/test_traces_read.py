@@ -73,7 +73,10 @@ def test_windows_line_ends_and_byte_order_mark(tmp_path: Path) -> None:
         (f"# duration_s: x\n{HEAD}0,1000,1000", "f.csv:1: duration_s: 'x' is not a number of seconds"),
         (f"# duration_s: 1\n# duration_s: 2\n{HEAD}0,1000,1000", "f.csv:2: duration_s is given twice, first in line 1"),
         (f"{HEAD}0,80,10\n", "f.csv: the highest rate is 80 bit/s; the columns are in bit/s, not kbit/s or Mbit/s"),
-        (f"{HEAD}0,1000,0\n1,1000,0", "f.csv: up_bps is 0 in every step, and the trace repeats: nothing would ever arrive"),
+        (
+            f"{HEAD}0,1000,0\n1,1000,0",
+            "f.csv: up_bps is 0 in every step, and the trace repeats: nothing would ever arrive",
+        ),
         (f"{HEAD}0,0,1000", "f.csv: down_bps is 0 in every step"),
     ],
 )

@@ -1,0 +1,46 @@
+"""Morphling: an emulator for distributed machine learning on edge devices.
+
+>>> import morphling
+>>> results = morphling.run("quickstart")          # doctest: +SKIP
+>>> results.metrics["iteration_time_s"]            # doctest: +SKIP
+
+The names below are the whole public screen; what a plug-in needs is in `morphling.interfaces`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from morphling.errors import MorphlingError
+
+if TYPE_CHECKING:
+    from morphling.interfaces.executor import Executor
+    from morphling.interfaces.strategy import Strategy
+    from morphling.results import Results
+    from morphling.run import run
+    from morphling.scenario import load_scenario
+
+__version__ = "0.1.0"
+
+__all__ = ["Executor", "MorphlingError", "Results", "Strategy", "__version__", "load_scenario", "run"]
+
+_HOMES = {
+    "Executor": "morphling.interfaces.executor",
+    "Results": "morphling.results",
+    "Strategy": "morphling.interfaces.strategy",
+    "load_scenario": "morphling.scenario",
+    "run": "morphling.run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on use: `import morphling` alone costs nothing."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'morphling' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

@@ -1,0 +1,183 @@
+"""`morphling profiles`, `morphling traces`, `morphling strategies`: what there is to use."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["profiles_app", "strategies", "traces_app"]
+
+profiles_app = typer.Typer(name="profiles", help="Device profiles.", no_args_is_help=True, rich_markup_mode=None)
+traces_app = typer.Typer(name="traces", help="Link traces.", no_args_is_help=True, rich_markup_mode=None)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def _table(title: str, columns: list[str], rows: list[list[str]], right: tuple[int, ...] = ()) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="right" if i in right else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+@profiles_app.command("list")
+def list_profiles(as_json: AsJson = False) -> None:
+    """List the shipped device profiles with their achieved rates."""
+    from morphling import units
+    from morphling.scenario import list_profiles as names
+    from morphling.scenario import load_profile
+
+    records = [load_profile(name) for name in names()]
+    if as_json:
+        print(json.dumps([_plain(r) for r in records], indent=2))
+        return
+    rows = []
+    for r in records:
+        rate = {d: r.peak_flops[d] * r.achieved_share[d] for d in r.peak_flops}
+        rows.append(
+            [
+                r.name,
+                r.device_class,
+                *(units.format_compute(rate[d]) if d in rate else "-" for d in ("float32", "float16")),
+                units.format_bytes(r.usable_memory),
+                units.format_bandwidth(r.sustained_bandwidth),
+            ]
+        )
+    columns = ["profile", "class", "float32", "float16", "memory", "bandwidth"]
+    _table("achieved rates (peak x efficiency) and usable memory", columns, rows, right=(2, 3, 4, 5))
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    return {
+        "name": record.name,
+        "title": record.title,
+        "class": record.device_class,
+        "peak_flops": record.peak_flops,
+        "efficiency": record.achieved_share,
+        "usable_memory_bytes": record.usable_memory,
+        "sustained_bandwidth_bytes_per_s": record.sustained_bandwidth,
+        "launch_s": record.launch_s,
+        "idle_w": None if record.power is None else record.idle_w,
+        "max_w": None if record.power is None else record.max_w,
+        "sources": record.sources,
+    }
+
+
+@profiles_app.command("show")
+def show_profile(name: Annotated[str, typer.Argument(help="Name or path.")], as_json: AsJson = False) -> None:
+    """Show a device profile: each number with its source."""
+    from morphling import units
+    from morphling.scenario import load_profile
+
+    r = load_profile(name)
+    if as_json:
+        print(json.dumps(_plain(r), indent=2))
+        return
+    values = {f"compute.{d}": units.format_compute(v) for d, v in r.peak_flops.items()}
+    values |= {f"efficiency.{d}": f"{v:.3g}" for d, v in r.achieved_share.items()}
+    values["memory"] = units.format_bytes(r.memory.value)
+    if r.memory_reserved is not None:
+        values["memory_reserved"] = units.format_bytes(r.memory_reserved.value)
+    values["memory_bandwidth"] = units.format_bandwidth(r.memory_bandwidth.value)
+    values["memory_efficiency"] = f"{r.memory_efficiency.value:.3g}"
+    if r.launch is not None:
+        values["launch"] = units.format_time(r.launch.value)
+    if r.power is not None:
+        values |= {"power.idle": units.format_power(r.idle_w), "power.max": units.format_power(r.max_w)}
+    _table(f"{r.name}: {r.title}", ["field", "value", "source"], [[f, v, r.sources[f]] for f, v in values.items()], (1,))
+
+
+@traces_app.command("list")
+def list_traces(as_json: AsJson = False) -> None:
+    """List the shipped link traces."""
+    from morphling.scenario import list_traces as names
+
+    facts = [_trace_facts(name) for name in names()]
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    rows = [[f["name"], f"{f['duration_s']:g} s", *_rates(f)] for f in facts]
+    _table("median rates, seen from the device", ["trace", "length", "down", "up", "pauses"], rows, right=(1, 2, 3, 4))
+
+
+def _rates(facts: dict[str, Any]) -> list[str]:
+    from morphling import units
+
+    down, up = (units.format_rate(facts[k]["50"]) for k in ("down_bps", "up_bps"))
+    return [down, up, f"{facts['paused_share']:.1%}"]
+
+
+def _trace_facts(name: str) -> dict[str, Any]:
+    import numpy as np
+
+    from morphling.scenario import load_trace
+
+    trace = load_trace(name, "repeat")
+    spans = np.diff(np.append(trace.start_ns, trace.period_ns))
+    repeated = [np.repeat(x, np.maximum(1, spans // max(int(spans.min()), 1))) for x in (trace.down_bps, trace.up_bps)]
+    marks = (5, 25, 50, 75, 95)
+    down, up = ({str(p): float(np.percentile(x, p)) for p in marks} for x in repeated)
+    paused = float(spans[(trace.down_bps == 0) | (trace.up_bps == 0)].sum() / spans.sum())
+    return {
+        "name": trace.name,
+        "duration_s": trace.period_ns / 1e9,
+        "steps": len(spans),
+        "down_bps": down,
+        "up_bps": up,
+        "paused_share": paused,
+    }
+
+
+@traces_app.command("show")
+def show_trace(name: Annotated[str, typer.Argument(help="Name or path.")], as_json: AsJson = False) -> None:
+    """Show percentiles of a link trace."""
+    from morphling import units
+
+    facts = _trace_facts(name)
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    rows = [[f"{p} %", units.format_rate(facts["down_bps"][p]), units.format_rate(facts["up_bps"][p])] for p in facts["up_bps"]]
+    title = f"{facts['name']}: {facts['steps']} steps, {facts['duration_s']:g} s, paused {facts['paused_share']:.1%} of the time"
+    _table(title, ["percentile", "down", "up"], rows, right=(1, 2))
+
+
+def strategies(as_json: AsJson = False) -> None:
+    """List installed strategies with their parameters; broken ones with their cause."""
+    import dataclasses
+
+    from morphling.run import list_plugins
+
+    found = list_plugins("strategies")
+    facts = [
+        {
+            "name": p.name,
+            "distribution": f"{p.distribution} {p.version}",
+            "target": p.target,
+            "parameters": {}
+            if p.loaded is None
+            else {f.name: str(f.default) for f in dataclasses.fields(p.loaded.Config)},
+            "cause": p.cause,
+        }
+        for p in found
+    ]
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    rows = [
+        [
+            str(f["name"]),
+            str(f["distribution"]),
+            f"broken: {f['cause']}" if f["cause"] else ", ".join(f"{k}={v}" for k, v in f["parameters"].items()),  # type: ignore[union-attr]
+        ]
+        for f in facts
+    ]
+    _table("strategies", ["name", "from", "parameters (defaults)"], rows)

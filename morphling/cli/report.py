@@ -1,0 +1,42 @@
+"""`morphling report` and `morphling figures`: a run folder, read again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["figures", "report"]
+
+Folder = Annotated[Path, typer.Argument(help="A run folder.")]
+
+
+def report(
+    folder: Folder,
+    verify: Annotated[bool, typer.Option("--verify", help="Compute events_sha256 again from the events table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON instead of a table.")] = False,
+) -> None:
+    """Print the result table of a run folder."""
+    from morphling.errors import RunError
+    from morphling.results import Results
+
+    results = Results.open(folder)
+    if verify and not results.verify():
+        raise RunError(f"{folder}: the events table is not the one that metrics.json was made from")
+    if as_json:
+        print(json.dumps({"folder": str(results.folder), "metrics": results.metrics}, indent=2))
+        return
+    from rich.console import Console
+
+    Console().print(results.table())
+    if verify:
+        print("events_sha256 verified")
+
+
+def figures(folder: Folder) -> None:
+    """Draw the figures of a run folder (again)."""
+    from morphling.figures import draw_overview
+
+    print(draw_overview(folder))

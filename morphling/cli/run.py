@@ -1,0 +1,51 @@
+"""`morphling run`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["run"]
+
+Scenario = Annotated[str, typer.Argument(help="Scenario file, or the name of a shipped one (quickstart).")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field, such as fleet.0.count=8.")
+]
+
+
+def run(
+    scenario: Scenario,
+    set_: Set = None,
+    out: Annotated[Path | None, typer.Option(help="Put the run folder here (new or empty).")] = None,
+    base: Annotated[Path, typer.Option(help="Folder for run folders when --out is not given.")] = Path("runs"),
+    seed: Annotated[int | None, typer.Option(help="Same as --set seed=…")] = None,
+    figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Draw figures/overview.png.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON instead of a table.")] = False,
+) -> None:
+    """Replay a scenario and write its run folder."""
+    from morphling.run import run as replay
+    from morphling.scenario import load_scenario
+
+    overrides = list(set_ or []) + ([f"seed={seed}"] if seed is not None else [])
+    loaded = load_scenario(scenario, overrides)
+    if sys.stderr.isatty():
+        from morphling.cli.progress import watched
+
+        with watched(loaded.scenario.name) as progress:
+            results = replay(loaded, out=out, base=base, figures=figures, progress=progress)
+    else:
+        results = replay(loaded, out=out, base=base, figures=figures)
+    if as_json:
+        print(json.dumps({"folder": str(results.folder), "metrics": results.metrics}, indent=2))
+        return
+    from rich.console import Console
+
+    console = Console()
+    console.print(results.table())
+    for note in results.manifest["notes"]:
+        console.print(f"note: {note}", highlight=False)
+    print(f"run folder: {results.folder}")

@@ -1,0 +1,259 @@
+"""From YAML records to domain objects: the only file that knows both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from morphling.errors import InputError, WorkloadError
+from morphling.fleet import Coordinator, Fleet, Links, LinkTrace, PastEnd
+from morphling.fleet.streams import stream
+from morphling.interfaces.executor import Executor
+from morphling.interfaces.strategy import Strategy
+from morphling.run.plugins import find_plugin
+from morphling.scenario import ConstantLink, FleetEntry, InlineProfile, LoadedScenario, ProfileRecord, configured, fleet_draw
+from morphling.types import DType, FloatArray
+from morphling.workload import Place, Workload, training_step
+
+__all__ = ["Built", "build"]
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """Everything a run needs, as values."""
+
+    fleet: Fleet
+    workload: Workload
+    strategy: Strategy
+    executor: Executor
+    seed: int
+    iterations: int
+    horizon_s: float | None
+
+
+def build(loaded: LoadedScenario) -> Built:
+    """Draw the fleet, lay out the workload, and configure strategy and executor.
+
+    ``ScenarioError`` (file:line:col) for what only now shows to be wrong.
+    """
+    s = loaded.scenario
+    workload = _workload(loaded)
+    fleet = _fleet(loaded)
+    return Built(
+        fleet=fleet,
+        workload=workload,
+        strategy=_strategy(loaded),
+        executor=_executor(loaded, fleet),
+        seed=s.seed,
+        iterations=s.run.iterations,
+        horizon_s=s.run.max_time,
+    )
+
+
+def _workload(loaded: LoadedScenario) -> Workload:
+    w = loaded.scenario.workload
+    try:
+        return training_step(
+            loaded.model,
+            w.batch_size,
+            w.sequence_length,
+            DType.named(w.dtype),
+            Place.DEVICES if w.lm_head == "devices" else Place.COORDINATOR,
+            fused_projections=w.fused_projections,
+            recompute=w.recompute,
+        )
+    except WorkloadError as error:
+        field, _, reason = str(error).partition(": ")
+        if field in type(w).model_fields:
+            raise loaded.fault(("workload", field), reason) from None
+        raise loaded.fault(("workload",), str(error)) from None
+
+
+def _strategy(loaded: LoadedScenario) -> Strategy:
+    choice = loaded.scenario.strategy
+    try:
+        found = find_plugin("strategies", choice.name, choice.plugin)
+    except InputError as error:
+        raise loaded.fault(("strategy", "plugin" if choice.plugin else "name"), str(error)) from None
+    if not (isinstance(found, type) and issubclass(found, Strategy)):
+        raise loaded.fault(("strategy",), f"{choice.name or choice.plugin} is not a Strategy")
+    return found(configured(loaded, "strategy", choice.config, found.Config))
+
+
+def _executor(loaded: LoadedScenario, fleet: Fleet) -> Executor:
+    execution = loaded.scenario.execution
+    try:
+        found: Any = find_plugin("executors", execution.mode)
+    except InputError as error:
+        raise loaded.fault(("execution", "mode"), str(error)) from None
+    made = found(configured(loaded, "execution", execution.config, found.Config), fleet=fleet)
+    if not isinstance(made, Executor):
+        raise loaded.fault(("execution", "mode"), f"{execution.mode} is not an Executor")
+    return made
+
+
+# ---------------------------------------------------------------------------------------------------------------- fleet
+
+
+class _Columns:
+    """The fleet's columns while its groups are laid one after another."""
+
+    def __init__(self, size: int) -> None:
+        self.names: list[str] = []
+        self.profile = np.zeros(size, np.int32)
+        self.group = np.zeros(size, np.int32)
+        self.peak = np.full((size, len(DType)), np.nan)
+        self.efficiency = np.full((size, len(DType)), np.nan)
+        self.memory = np.zeros(size, np.int64)
+        self.bandwidth = np.full(size, np.inf)
+        self.launch = np.zeros(size)
+        self.idle = np.full(size, np.nan)
+        self.max = np.full(size, np.nan)
+        self.latency = np.zeros(size, np.int64)
+        self.offset = np.zeros(size, np.int64)
+        self.half = np.zeros(size, bool)
+        self.traces: list[LinkTrace] = []
+        self.trace_index: dict[Any, int] = {}
+        self.trace = np.zeros(size, np.int32)
+
+    def name(self, name: str) -> int:
+        if name not in self.names:
+            self.names.append(name)
+        return self.names.index(name)
+
+    def library(self, key: Any, make: Callable[[], LinkTrace]) -> int:
+        """The number of a trace, added to the library the first time."""
+        if key not in self.trace_index:
+            self.trace_index[key] = len(self.traces)
+            self.traces.append(make())
+        return self.trace_index[key]
+
+
+def _fleet(loaded: LoadedScenario) -> Fleet:
+    s = loaded.scenario
+    columns = _Columns(s.size)
+    start = 0
+    for number, entry in enumerate(s.fleet):
+        span = slice(start, start + entry.count)
+        columns.group[span] = number
+        draw = _Draws(loaded, number, entry)
+        _profile(columns, span, loaded.profile(entry.profile), draw)
+        _link(columns, span, loaded, entry, draw)
+        start += entry.count
+    return Fleet(
+        profile_names=tuple(columns.names),
+        profile=columns.profile,
+        group=columns.group,
+        peak_flops=columns.peak,
+        efficiency=columns.efficiency,
+        memory_bytes=columns.memory,
+        memory_bandwidth=columns.bandwidth,
+        launch_s=columns.launch,
+        idle_w=columns.idle,
+        max_w=columns.max,
+        links=Links.of(columns.traces, columns.trace, columns.offset, columns.latency, columns.half),
+        availability=loaded.availability,
+        coordinator=_coordinator(loaded),
+    )
+
+
+class _Draws:
+    """Sampled fields of one fleet entry; each field has a random stream of its own, so that none moves another."""
+
+    def __init__(self, loaded: LoadedScenario, number: int, entry: FleetEntry) -> None:
+        self.loaded, self.number, self.entry = loaded, number, entry
+
+    def __call__(self, field: str, value: Any) -> FloatArray:
+        rng = stream(self.loaded.scenario.seed, f"fleet/{self.number}/{field}")
+        try:
+            return fleet_draw(value).sample(rng, self.entry.count)
+        except InputError as error:
+            raise self.loaded.fault(("fleet", self.number, *field.split(".")), str(error)) from None
+
+
+def _profile(c: _Columns, span: slice, profile: ProfileRecord | InlineProfile, draw: _Draws) -> None:
+    c.profile[span] = c.name(profile.name)
+    if isinstance(profile, ProfileRecord):
+        c.peak[span] = Fleet.per_dtype(profile.peak_flops)
+        c.efficiency[span] = Fleet.per_dtype(profile.achieved_share)
+        c.memory[span] = profile.usable_memory
+        c.bandwidth[span] = profile.sustained_bandwidth
+        c.launch[span] = profile.launch_s
+        c.idle[span], c.max[span] = profile.idle_w, profile.max_w
+        return
+    rates = profile.compute
+    named = rates if isinstance(rates, dict) else dict.fromkeys((d.label for d in DType), rates)
+    drawn = {k: draw(f"profile.compute.{k}", v) for k, v in named.items()} if isinstance(rates, dict) else {}
+    one = None if isinstance(rates, dict) else draw("profile.compute", rates)
+    for dtype in named:
+        d = DType.named(dtype)
+        c.peak[span, d] = drawn[dtype] if one is None else one
+        share = profile.efficiency
+        c.efficiency[span, d] = share[dtype] if isinstance(share, dict) else share  # type: ignore[index]
+    c.memory[span] = np.floor(draw("profile.memory", profile.memory))
+    if profile.memory_bandwidth is not None:
+        c.bandwidth[span] = draw("profile.memory_bandwidth", profile.memory_bandwidth)
+    c.launch[span] = profile.launch
+    if profile.power is not None:
+        c.idle[span], c.max[span] = profile.power.idle, profile.power.max
+
+
+def _link(c: _Columns, span: slice, loaded: LoadedScenario, entry: FleetEntry, draw: _Draws) -> None:
+    link = entry.link
+    c.latency[span] = np.rint(draw("link.latency", link.latency) * 1e9)
+    c.half[span] = link.duplex == "half"
+    if not isinstance(link, ConstantLink):
+        trace = loaded.trace(link)
+        c.trace[span] = c.library((trace.name, link.past_end), lambda: trace)
+        c.offset[span] = np.rint(draw("link.offset", link.offset) * 1e9)
+        return
+    down = np.rint(draw("link.downlink", link.downlink)).astype(np.int64)
+    up = np.rint(draw("link.uplink", link.uplink)).astype(np.int64)
+    pairs, which = np.unique(np.stack([down, up]), axis=1, return_inverse=True)
+    numbers = np.array([c.library(pair, lambda p=pair: _constant(*p)) for pair in zip(*pairs.tolist(), strict=True)])  # type: ignore[misc]
+    c.trace[span] = numbers[which.ravel()]
+
+
+def _constant(down: int, up: int) -> LinkTrace:
+    zero: NDArray[np.int64] = np.zeros(1, np.int64)
+    return LinkTrace("constant", zero, np.array([down]), np.array([up]), 1, PastEnd.HOLD)
+
+
+def _coordinator(loaded: LoadedScenario) -> Coordinator:
+    c = loaded.scenario.coordinator
+    profile = loaded.profile(c.profile)
+    if isinstance(profile, ProfileRecord):
+        return Coordinator(
+            name=profile.name,
+            peak_flops=Fleet.per_dtype(profile.peak_flops),
+            efficiency=Fleet.per_dtype(profile.achieved_share),
+            memory_bytes=profile.usable_memory,
+            memory_bandwidth=profile.sustained_bandwidth,
+            launch_s=profile.launch_s,
+            idle_w=profile.idle_w,
+            max_w=profile.max_w,
+            downlink_bps=c.downlink,
+            uplink_bps=c.uplink,
+            sources=profile.sources,
+        )
+    rates: Any = profile.compute if isinstance(profile.compute, dict) else dict.fromkeys((d.label for d in DType), profile.compute)
+    share: Any = profile.efficiency if isinstance(profile.efficiency, dict) else dict.fromkeys(rates, profile.efficiency)
+    bandwidth: Any = profile.memory_bandwidth
+    power = profile.power
+    return Coordinator(
+        name=profile.name,
+        peak_flops=Fleet.per_dtype(rates),
+        efficiency=Fleet.per_dtype(share),
+        memory_bytes=int(profile.memory),  # type: ignore[arg-type]
+        memory_bandwidth=float("inf") if bandwidth is None else float(bandwidth),
+        launch_s=profile.launch,
+        idle_w=float("nan") if power is None else power.idle,
+        max_w=float("nan") if power is None else power.max,
+        downlink_bps=c.downlink,
+        uplink_bps=c.uplink,
+        sources={"all": "scenario"},
+    )

@@ -1,0 +1,129 @@
+"""Replay a scenario and write its run folder."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from morphling.engine import Engine
+from morphling.errors import InputError
+from morphling.results import Results, new_run_folder, take_folder, write_run
+from morphling.run.build import Built, build
+from morphling.scenario import LoadedScenario, load_scenario
+
+__all__ = ["replay", "run"]
+
+MANIFEST_VERSION = 1
+RECORDED = ("morphling", "numpy", "simpy", "numba", "pyarrow", "pydantic")
+
+
+def run(
+    scenario: str | Path | Mapping[str, Any] | LoadedScenario,
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    *,
+    out: str | Path | None = None,
+    base: str | Path = "runs",
+    figures: bool = True,
+    progress: Callable[[float, int], None] | None = None,
+) -> Results:
+    """Replay ``scenario`` and return its results.
+
+    Parameters
+    ----------
+    scenario : path, shipped name, YAML text or mapping (see `morphling.load_scenario`), or a scenario already loaded
+    overrides : ``"fleet.0.count=8"`` strings or a mapping; only together with an unloaded scenario
+    out : folder for the results (new or empty); left out, ``base/<name>-<UTC time>/``
+    figures : draw ``figures/overview.png`` (takes most of a second)
+    progress : called now and then with (virtual seconds, rows settled)
+
+    Raises
+    ------
+    InputError
+        The input is wrong; nothing was run.
+    RunError
+        The run failed; no folder is left behind.
+    """
+    if isinstance(scenario, LoadedScenario):
+        if overrides:
+            raise InputError("overrides belong to load_scenario when the scenario is already loaded")
+        loaded = scenario
+    else:
+        loaded = load_scenario(scenario, overrides)
+    if out is not None and Path(out).exists():
+        take_folder(Path(out))
+    started = time.perf_counter()
+    when = datetime.now(UTC)
+    built = build(loaded)
+    recording = replay(built, progress)
+    wall_s = time.perf_counter() - started
+    manifest = {
+        "manifest_version": MANIFEST_VERSION,
+        "name": loaded.scenario.name,
+        "seed": built.seed,
+        "started": when.isoformat(timespec="seconds"),
+        "versions": {name: importlib.metadata.version(name) for name in RECORDED},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "command": ["morphling", *sys.argv[1:]] if Path(sys.argv[0]).name == "morphling" else None,
+        "inputs_sha256": dict(loaded.inputs),
+        "executor": built.executor.describe(),
+        "notes": _notes(loaded, built),
+        "wall_time_s": wall_s,
+    }
+    folder = new_run_folder(Path(base), loaded.scenario.name, when) if out is None else Path(out)
+    try:
+        write_run(
+            folder,
+            recording,
+            built.fleet,
+            manifest,
+            loaded.resolved_yaml(),
+            extra={"strategy": built.strategy.report()},
+            draw=_draw if figures else None,
+        )
+    except BaseException:
+        if out is None and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+        raise
+    return Results.open(folder)
+
+
+def replay(built: Built, progress: Callable[[float, int], None] | None = None) -> Any:
+    """Replay in memory, without files; the `morphling.interfaces.recording.Recording`."""
+    return Engine(
+        built.fleet,
+        built.workload,
+        built.strategy,
+        built.executor,
+        seed=built.seed,
+        iterations=built.iterations,
+        horizon_s=built.horizon_s,
+        progress=progress,
+    ).run()
+
+
+def _draw(folder: Path) -> object:
+    from morphling.figures import draw_overview  # noqa: PLC0415 - matplotlib costs a third of a second
+
+    return draw_overview(folder)
+
+
+def _notes(loaded: LoadedScenario, built: Built) -> list[str]:
+    """What a reader of the numbers should know."""
+    notes = []
+    c = built.fleet.coordinator
+    if c.uplink_bps is None or c.downlink_bps is None:
+        which = "links are" if c.uplink_bps is c.downlink_bps else "uplink is" if c.uplink_bps is None else "downlink is"
+        notes.append(f"the coordinator's {which} unlimited: give coordinator.uplink and coordinator.downlink to bound them")
+    repeating = sorted({str(e.link.trace) for e in loaded.scenario.fleet if getattr(e.link, "past_end", "") == "repeat"})  # type: ignore[union-attr]
+    if repeating:
+        notes.append(f"link traces repeat when they end: {', '.join(repeating)}")
+    if built.workload.model.note:
+        notes.append(f"{built.workload.model.name}: {built.workload.model.note}")
+    return notes

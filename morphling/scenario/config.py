@@ -1,0 +1,41 @@
+"""Checking a section of the scenario against the Config of the strategy or executor that it names."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from morphling.scenario.load import LoadedScenario
+
+__all__ = ["configured"]
+
+
+def configured(loaded: LoadedScenario, section: str, values: dict[str, Any], config: type) -> Any:
+    """An instance of ``config``, a dataclass or pydantic model, from the keys of a section.
+
+    Unknown keys and wrong types are refused with their place in the file (``ScenarioError``), all at once; so is what the
+    class itself refuses with ``ValueError``.
+    """
+    if issubclass(config, BaseModel):
+        model: type[BaseModel] = config
+    else:
+        hints = get_type_hints(config)
+        fields: dict[str, Any] = {}
+        for field in dataclasses.fields(config):
+            default: Any = field.default
+            if field.default_factory is not dataclasses.MISSING:
+                default = field.default_factory()
+            fields[field.name] = (hints[field.name], ... if default is dataclasses.MISSING else default)
+        model = create_model(config.__name__, __config__=ConfigDict(extra="forbid", strict=True), **fields)
+    try:
+        checked = model.model_validate(values)
+    except ValidationError as error:
+        raise loaded.faults(error, (section,), model) from None
+    if isinstance(checked, config):
+        return checked
+    try:
+        return config(**{name: getattr(checked, name) for name in type(checked).model_fields})
+    except ValueError as error:
+        raise loaded.fault((section,), str(error)) from None
