@@ -84,6 +84,13 @@ class ShardCache:
         self._used_at[slot] = np.where(fits, self._tick, self._used_at[slot])
         return hit
 
+    def reserve(self, working_set: ArrayLike) -> None:
+        """Make room for rows that need ``working_set`` bytes, int64[N], beside the shards: the least recently used go."""
+        beside = np.broadcast_to(np.asarray(working_set, np.int64), self.capacity.shape)
+        if (beside < 0).any():
+            raise ValueError("working sets must not be negative")
+        self._evict(beside > 0, np.maximum(self.capacity - beside, 0))
+
     def drop(self, devices: BoolArray) -> None:
         """Devices, bool[N], that left: their memory is gone.  Not counted as evictions."""
         self._bytes[:, np.asarray(devices, np.bool_)] = 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -27,10 +27,13 @@ from morphling.planning.costs import Gemm, Rates
 from morphling.planning.gemms import ListedGemm, artifact_gemms, linear_gemms
 from morphling.planning.rectangles import LeftOut, Tiling, split_columns
 from morphling.planning.tiling import plan_tiling
-from morphling.types import DType, IntArray, Kind, Overlap, Phase, item_bytes
+from morphling.types import BoolArray, DType, IntArray, Kind, Overlap, Phase, item_bytes
 from morphling.workload import GemmDag, Place
 
 __all__ = ["Cleave", "CleaveConfig"]
+
+_Shard: TypeAlias = tuple[int, int, tuple[int, ...]]
+"""(tensor, axis, placement)."""
 
 BOUNDS = ("uplink", "download", "compute", "coordinator")
 
@@ -122,7 +125,8 @@ class Cleave(Strategy):
         self.used: np.ndarray[Any, np.dtype[np.bool_]] = np.zeros(0, bool)
         self.reasons: IntArray = np.zeros(0, np.int64)
         self.cache: ShardCache | None = None
-        self.reused: set[tuple[int, int]] = set()
+        self.reused: set[_Shard] = set()
+        self.placements: dict[Any, int] = {}
         self.recovered_rows = 0
 
     @property
@@ -307,21 +311,20 @@ class Cleave(Strategy):
         bytes_in = t.bytes_in.copy()
         resident = t.resident_bytes.copy()
         mine = np.zeros(size, np.int64)
-        for rows, node, first in _rows_of(step, dag, plan, self.tilings, self.fleet_version, view):
+        for rows, (shard_a, shard_b), first in _rows_of(step, dag, plan, self.tilings, self.fleet_version, view):
             device = t.device[rows]
-            placement = hash_free(node, dag)
-            for tensor, axis, lines, pays in (
-                (int(dag.a[node]), int(dag.a_transposed[node]), t.m[rows], first),
-                (int(dag.b[node]), 1 - int(dag.b_transposed[node]), t.n[rows], np.ones(len(rows), bool)),
-            ):
-                if (tensor, axis) not in self.reused or not pays.any():
+            for shard, lines, pays in ((shard_a, t.m[rows], first), (shard_b, t.n[rows], np.ones(len(rows), bool))):
+                if shard not in self.reused or not pays.any():
                     continue
                 size_of = np.zeros(size, np.int64)
                 size_of[device[pays]] = (lines * t.k[rows] * width)[pays]
-                hit = cache.use((tensor, axis, self.fleet_version * 1_000_003 + placement), size_of, held - size_of)
-                mine += np.where(cache.holds((tensor, axis, self.fleet_version * 1_000_003 + placement)), size_of, 0)
+                placement = self.placements.setdefault((self.fleet_version, shard[2]), len(self.placements))
+                key = (shard[0], shard[1], placement)
+                hit = cache.use(key, size_of, held - size_of)
+                mine += np.where(cache.holds(key), size_of, 0)
                 free = pays & hit[device]
                 bytes_in[rows[free]] -= size_of[device[free]]
+        cache.reserve(np.maximum(held - mine, 0))
         once = np.unique(t.device, return_index=True)
         on_device = once[0] < size
         resident[once[1][on_device]] += np.maximum(cache.cached_bytes - mine, 0)[once[0][on_device]]
@@ -455,20 +458,20 @@ def _step(dag: GemmDag, mine: list[int], central: list[int]) -> _Step:
     return _Step(f"{word}/{where}/{what}", tuple(tuple(g) for g in groups.values()), tuple(central), key)
 
 
-def _read_again(dag: GemmDag, steps: list[_Step]) -> set[tuple[int, int]]:
-    """(tensor, axis) that more than one step reads as a shard: only those are worth keeping on a device."""
-    seen: Counter[tuple[int, int]] = Counter()
+def _shards(dag: GemmDag, group: tuple[int, ...], share: int) -> Iterator[tuple[_Shard, _Shard]]:
+    """What each GEMM of a group reads: a tensor, cut along an axis, as one tiling places it."""
+    gemm = (int(dag.m[group[0]]), int(dag.n[list(group)].sum()), int(dag.k[group[0]]), share)
+    for j, i in enumerate(group):
+        a = (int(dag.a[i]), int(dag.a_transposed[i]), gemm)
+        yield a, (int(dag.b[i]), 1 - int(dag.b_transposed[i]), (*gemm, j))
+
+
+def _read_again(dag: GemmDag, steps: list[_Step]) -> set[_Shard]:
+    """Shards that more than one step reads as they are: only those are worth keeping on a device."""
+    seen: Counter[_Shard] = Counter()
     for step in steps:
-        nodes = [i for group in step.groups for i in group]
-        reads = {(int(dag.a[i]), int(dag.a_transposed[i])) for i in nodes}
-        reads |= {(int(dag.b[i]), 1 - int(dag.b_transposed[i])) for i in nodes}
-        seen.update(reads)
+        seen.update({shard for g in step.groups for pair in _shards(dag, g, len(step.groups)) for shard in pair})
     return {shard for shard, times in seen.items() if times > 1}
-
-
-def hash_free(node: int, dag: GemmDag) -> int:
-    """A number for the placement of a node's shards: nodes of one op with one shape are placed alike."""
-    return int(dag.op[node]) * 4 + (0 if dag.phase[node] in (Phase.FORWARD, Phase.RECOMPUTE) else int(dag.phase[node]))
 
 
 def _renumbered(tiling: Tiling, here: IntArray) -> Tiling:
@@ -498,16 +501,16 @@ def _rows(tiling: Tiling, ends: IntArray, dtype: DType, pieces: int) -> TaskTabl
 
 def _rows_of(
     step: _Step, dag: GemmDag, plan: _Planned, tilings: dict[Any, Tiling], version: int, view: View
-) -> Iterator[tuple[IntArray, int, np.ndarray[Any, np.dtype[np.bool_]]]]:
-    """For each node of a step: its rows in the step's table, and which of them bring the rows of A."""
+) -> Iterator[tuple[IntArray, tuple[_Shard, _Shard], BoolArray]]:
+    """For each GEMM of a step: its rows in the step's table, its shards of A and B, and which rows bring A."""
     at = 0
     for group in step.groups:
         ends = np.cumsum(dag.n[list(group)])
         gemm = Gemm(int(dag.m[group[0]]), int(ends[-1]), int(dag.k[group[0]]), item_bytes(view.workload.dtype))
         parts = split_columns(tilings[version, gemm, len(step.groups)], ends)
-        for j, node in enumerate(group):
+        for j, shards in enumerate(_shards(dag, group, len(step.groups))):
             rows = np.flatnonzero(parts.gemm == j)
-            yield rows + at, node, parts.first[rows]
+            yield rows + at, shards, parts.first[rows]
         at += len(parts)
     if at > len(plan.tasks):
         raise PlanError("a plan and its rows disagree")
