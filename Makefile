@@ -1,4 +1,4 @@
-# `make run` and `make test` need Python (3.11 or newer) and nothing else: they build .venv here and install into it only.
+# `make run` and `make test` need Python (3.11 or newer) and nothing else; they build .venv here and install only there.
 
 PYTHON ?= python3
 VENV   := .venv

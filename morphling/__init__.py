@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from morphling.interfaces.executor import Executor
     from morphling.interfaces.strategy import Strategy
     from morphling.results import Results
-    from morphling.run import run
+    from morphling.run import replay_scenario as run
     from morphling.scenario import load_scenario
 
 __version__ = "0.1.0"
@@ -30,12 +30,13 @@ _HOMES = {
     "Results": "morphling.results",
     "Strategy": "morphling.interfaces.strategy",
     "load_scenario": "morphling.scenario",
-    "run": "morphling.run",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import on use: `import morphling` alone costs nothing."""
+    if name == "run":
+        return import_module("morphling.run")  # a room that can be called
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'morphling' has no attribute {name!r}")

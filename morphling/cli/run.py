@@ -27,7 +27,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON instead of a table.")] = False,
 ) -> None:
     """Replay a scenario and write its run folder."""
-    from morphling.run import run as replay
+    from morphling.run import replay_scenario as replay
     from morphling.scenario import load_scenario
 
     overrides = list(set_ or []) + ([f"seed={seed}"] if seed is not None else [])

@@ -11,7 +11,7 @@ from morphling.engine.compiled import is_loaded, kernels
 from morphling.engine.kernels import FAR, ClosedRows, Devices, LinkArrays, Times
 from morphling.engine.running import Notice, Running
 from morphling.interfaces.tasks import TaskTable
-from morphling.types import IntArray
+from morphling.types import Int32Array, IntArray
 
 __all__ = ["ClosedLane", "Trouble", "views"]
 
@@ -26,6 +26,16 @@ class Trouble:
     running: Running
     row: int
     why: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """A table's columns as the kernel reads them, and the devices that it names."""
+
+    tasks: TaskTable
+    rows: ClosedRows
+    row_views: Any
+    devices: Int32Array
 
 
 def views(record: Any) -> Any:
@@ -44,7 +54,7 @@ class ClosedLane:
         self.link_views = views(links)
         self.devices = Devices(*(np.zeros(size + 1, np.int64) for _ in range(3)), np.full(size + 1, FAR, np.int64))
         self.device_views = views(self.devices)
-        self.tables: dict[int, tuple[TaskTable, IntArray, ClosedRows, Any]] = {}
+        self.tables: dict[int, _Held] = {}
         self.open: list[tuple[Running, IntArray, IntArray]] = []
 
     def pick(self, rows: int) -> bool:
@@ -52,11 +62,11 @@ class ClosedLane:
         self.rows += rows
         return self.force if self.force is not None else is_loaded() or self.rows > COMPILE_AFTER
 
-    def columns(self, tasks: TaskTable, durations: IntArray) -> tuple[ClosedRows, Any]:
+    def columns(self, tasks: TaskTable, durations: IntArray) -> _Held:
         """The table's columns for the kernel, kept for tables that are dispatched again."""
         held = self.tables.get(id(tasks))
-        if held is not None and held[0] is tasks and held[1] is durations:
-            return held[2], held[3]
+        if held is not None and held.tasks is tasks and held.rows.duration is durations:
+            return held
         overlap = tasks.overlap
         if np.any(tasks.device == self.size):  # overlap means nothing without a link
             overlap = np.where(tasks.device == self.size, np.int32(1), overlap)
@@ -65,12 +75,13 @@ class ClosedLane:
         )
         if len(self.tables) >= 512:
             self.tables.pop(next(iter(self.tables)))
-        self.tables[id(tasks)] = (tasks, durations, rows, views(rows))
-        return rows, self.tables[id(tasks)][3]
+        held = _Held(tasks, rows, views(rows), np.unique(tasks.device))
+        self.tables[id(tasks)] = held
+        return held
 
     def submit(self, running: Running) -> Trouble | None:
         """Resolve every row of a dispatch."""
-        devices = running.tasks.device if len(running.tasks) < 64 else np.unique(running.tasks.device)
+        devices = self.columns(running.tasks, running.durations).devices
         before = np.stack([x[devices] for x in self.devices[:3]])
         self.open.append((running, devices, before))
         return self.resolve(running)
@@ -78,14 +89,14 @@ class ClosedLane:
     def resolve(self, running: Running) -> Trouble | None:
         """One pass of the kernel."""
         compiled = self.pick(len(running.tasks))
-        rows, row_views = self.columns(running.tasks, running.durations)
+        held = self.columns(running.tasks, running.durations)
         out = Times(*running.times, running.lost)
         cut = FAR if running.cut_ns is None else running.cut_ns
         run = kernels(compiled=compiled).run_closed
         if compiled:
-            code = run(self.links, self.devices, rows, out, running.time_ns, cut, self.size)
+            code = run(self.links, self.devices, held.rows, out, running.time_ns, cut, self.size)
         else:
-            code = run(self.link_views, self.device_views, row_views, views(out), running.time_ns, cut, self.size)
+            code = run(self.link_views, self.device_views, held.row_views, views(out), running.time_ns, cut, self.size)
         if not code:
             return None
         return Trouble(running, code // 4, "its link never delivers" if code % 4 == 1 else "its link trace has ended")

@@ -43,6 +43,9 @@ __all__ = ["Engine"]
 CHURN_FIRST, HOOKS, TIMERS = -1, 1 << 50, (1 << 50) + 1
 """Priorities at one instant; a dispatch's notices have its serial, which lies between."""
 
+LARGE_FLEET = 1_000
+"""Devices from which on the kernels run compiled from the start; smaller fleets start interpreted (see the lanes)."""
+
 STANDSTILL = 100_000
 """Decisions at one instant after which the clock is said to stand still."""
 
@@ -90,6 +93,8 @@ class Engine:
         self.rows_settled = 0
         self.standing = 0
         self.end_reason: str | None = None
+        if compiled is None and fleet.size >= LARGE_FLEET:
+            compiled = True
         shares = nic_can_bind(fleet.links, fleet.coordinator)
         needs_events = any(shares) or bool(fleet.links.half_duplex.any())
         if lane == "closed" and needs_events:

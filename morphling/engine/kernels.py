@@ -211,8 +211,10 @@ def service(rate, ns):
 
 def time_for(bits, nano, rate):
     """Fewest whole nanoseconds in which ``rate`` > 0 delivers (bits, nanobits)."""
-    seconds = bits // rate
-    rest = bits - seconds * rate
+    seconds, rest = 0, bits
+    if bits >= rate:
+        seconds = bits // rate
+        rest = bits - seconds * rate
     ns = int((float(rest) * 1e9 + float(nano)) / float(rate)) - 1  # within one of the truth; then made exact
     if ns < 0:
         ns = 0
@@ -223,9 +225,18 @@ def time_for(bits, nano, rate):
         ns += 1
 
 
-def step_at(step, first, last, x):
+def step_at(step, first, last, period, x):
     """Index of the last of the steps ``first:last`` that begins at or before ``x``."""
     lo, hi = first, last
+    guess = last - 1
+    if x < period:  # right at once where steps are equally long
+        guess = min(guess, first + int(float(x) / float(period) * (last - first)))
+    if step[guess, START] <= x:
+        lo = guess
+        if guess + 1 < last and step[guess + 1, START] > x:
+            return guess
+    else:
+        hi = guess
     while hi - lo > 1:
         mid = (lo + hi) >> 1
         if step[mid, START] <= x:
@@ -255,26 +266,34 @@ def transfer_end(k, device, upward, begin, bits):
     x = begin + offset
     laps = 0
     if mode == REPEAT:
-        laps = x // period
-        x -= laps * period
+        if x >= period:
+            laps = x // period
+            x -= laps * period
     elif mode == ERROR and x >= period:
         return -1
-    j = step_at(k.step, first, last, x)
+    j = step_at(k.step, first, last, period, x)
     if mode == HOLD and j == last - 1:
         if k.step[j, rate_col] == 0:
             return NEVER
         return begin + time_for(bits, 0, k.step[j, rate_col])
-    got_bits, got_nano = service(k.step[j, rate_col], x - k.step[j, START])
+    rate = k.step[j, rate_col]
+    span = (k.step[j + 1, START] if j + 1 < last else period) - x
+    if float(bits) * 1e9 <= float(rate) * float(span):  # most transfers are over before the next step
+        ns = time_for(bits, 0, rate)
+        if ns <= span:
+            return begin + ns
+    got_bits, got_nano = service(rate, x - k.step[j, START])
     want_bits = k.step[j, rate_col + 1] + got_bits + bits
     want_nano = k.step[j, rate_col + 2] + got_nano
     if want_nano >= GIGA:
         want_nano -= GIGA
         want_bits += 1
+    over = False  # whether the target lies in a later period
     if mode == REPEAT:
         all_bits, all_nano = k.trace[t, PAST_END + rate_col], k.trace[t, PAST_END + rate_col + 1]
         if all_bits == 0 and all_nano == 0:
             return NEVER
-        q = want_bits // all_bits if all_bits > 0 else MAX_LAPS
+        q = 0 if want_bits < all_bits else want_bits // all_bits if all_bits > 0 else MAX_LAPS
         if q >= MAX_LAPS:
             return NEVER
         while q > 0:  # the largest q with q periods strictly below the target
@@ -288,16 +307,20 @@ def transfer_end(k, device, upward, begin, bits):
                 if want_nano < 0:
                     want_nano += GIGA
                     want_bits -= 1
+                over = True
                 break
             q -= 1
         laps += q
-    lo, hi = first, last
-    while hi - lo > 1:  # last step before which less than the target has been served
-        mid = (lo + hi) >> 1
-        if k.step[mid, rate_col + 1] < want_bits or (k.step[mid, rate_col + 1] == want_bits and k.step[mid, rate_col + 2] < want_nano):
+    lo, hi = (first, last) if over else (j, last)
+    near = min(lo + 8, last)
+    mid = lo + 1
+    while hi - lo > 1:  # last step before which less than the target has been served: near by, or by halving
+        served = k.step[mid, rate_col + 1]
+        if served < want_bits or (served == want_bits and k.step[mid, rate_col + 2] < want_nano):
             lo = mid
         else:
             hi = mid
+        mid = lo + 1 if mid < near else (lo + hi) >> 1
     want_bits -= k.step[lo, rate_col + 1]
     want_nano -= k.step[lo, rate_col + 2]
     if want_nano < 0:
@@ -326,7 +349,7 @@ def rate_at(k, device, upward, now):
         x -= laps * period
     elif mode == ERROR and x >= period:
         return -1, FAR
-    j = step_at(k.step, first, last, x)
+    j = step_at(k.step, first, last, period, x)
     if j < last - 1:
         following = k.step[j + 1, START]
     elif mode == HOLD:
@@ -411,9 +434,29 @@ def run_closed(k, dev, rows, out, now, cut, coordinator):
                 de = ready
                 cs = us = -1
                 ce = ue = -1
-                for tile in range(tiles):
+                in_each, work_each, out_each = bits_in // tiles, duration // tiles, bits_out // tiles
+                in_rest, work_rest, out_rest = (
+                    bits_in - in_each * tiles,
+                    duration - work_each * tiles,
+                    bits_out - out_each * tiles,
+                )
+                in_more = work_more = out_more = 0
+                for tile in range(tiles):  # tile j gets x (j + 1) // tiles - x j // tiles, without dividing each time
+                    in_now, work_now, out_now = in_each, work_each, out_each
+                    in_more += in_rest
+                    if in_more >= tiles:
+                        in_more -= tiles
+                        in_now += 1
+                    work_more += work_rest
+                    if work_more >= tiles:
+                        work_more -= tiles
+                        work_now += 1
+                    out_more += out_rest
+                    if out_more >= tiles:
+                        out_more -= tiles
+                        out_now += 1
                     if bits_in > 0:
-                        nd = transfer_end(k, d, False, nd, bits_in * (tile + 1) // tiles - bits_in * tile // tiles)
+                        nd = transfer_end(k, d, False, nd, in_now)
                         if nd < 0:
                             why = 2
                             nd = FAR
@@ -421,12 +464,12 @@ def run_closed(k, dev, rows, out, now, cut, coordinator):
                     start = max(de, nc)
                     if tile == 0:
                         cs = start
-                    nc = ce = start + duration * (tile + 1) // tiles - duration * tile // tiles
+                    nc = ce = start + work_now
                     if bits_out > 0:
                         start = max(nc, nu)
                         if tile == 0:
                             us = start
-                        nu = transfer_end(k, d, True, start, bits_out * (tile + 1) // tiles - bits_out * tile // tiles)
+                        nu = transfer_end(k, d, True, start, out_now)
                         if nu < 0:
                             why = 2
                             nu = FAR
