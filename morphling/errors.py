@@ -1,16 +1,16 @@
 """The exception tree.  Everything Morphling raises on purpose is one of these.
 
-    MorphlingError
-    ├── InputError            the input is wrong (exit code 2)
-    │   ├── UnitError         a quantity without a unit, an unknown or an ambiguous unit
-    │   ├── ScenarioError     a scenario file: all its faults at once, each as file:line:col: field: reason
-    │   ├── ProfileError      a device profile
-    │   ├── TraceError        a link or availability trace
-    │   └── WorkloadError     an unknown model, an unreadable config.json
-    └── RunError              the run failed (exit code 1)
-        ├── PlanError         a strategy cannot serve this fleet and workload; says what would
-        │   └── Infeasible    no plan exists at all (memory, layers, heads)
-        └── EngineError       the engine stopped: rows pending with nothing left to happen, a clock that stands still
+MorphlingError
+├── InputError            the input is wrong (exit code 2)
+│   ├── UnitError         a quantity without a unit, an unknown or an ambiguous unit
+│   ├── ScenarioError     a scenario file: all its faults at once, each as file:line:col: field: reason
+│   ├── ProfileError      a device profile
+│   ├── TraceError        a link or availability trace
+│   └── WorkloadError     an unknown model, an unreadable config.json
+└── RunError              the run failed (exit code 1)
+    ├── PlanError         a strategy cannot serve this fleet and workload; says what would
+    │   └── Infeasible    no plan exists at all (memory, layers, heads)
+    └── EngineError       the engine stopped: rows pending with nothing left to happen, a clock that stands still
 """
 
 from __future__ import annotations

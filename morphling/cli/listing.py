@@ -92,7 +92,9 @@ def show_profile(name: Annotated[str, typer.Argument(help="Name or path.")], as_
         values["launch"] = units.format_time(r.launch.value)
     if r.power is not None:
         values |= {"power.idle": units.format_power(r.idle_w), "power.max": units.format_power(r.max_w)}
-    _table(f"{r.name}: {r.title}", ["field", "value", "source"], [[f, v, r.sources[f]] for f, v in values.items()], (1,))
+    _table(
+        f"{r.name}: {r.title}", ["field", "value", "source"], [[f, v, r.sources[f]] for f, v in values.items()], (1,)
+    )
 
 
 @traces_app.command("list")
@@ -145,8 +147,12 @@ def show_trace(name: Annotated[str, typer.Argument(help="Name or path.")], as_js
     if as_json:
         print(json.dumps(facts, indent=2))
         return
-    rows = [[f"{p} %", units.format_rate(facts["down_bps"][p]), units.format_rate(facts["up_bps"][p])] for p in facts["up_bps"]]
-    title = f"{facts['name']}: {facts['steps']} steps, {facts['duration_s']:g} s, paused {facts['paused_share']:.1%} of the time"
+    rows = [
+        [f"{p} %", units.format_rate(facts["down_bps"][p]), units.format_rate(facts["up_bps"][p])]
+        for p in facts["up_bps"]
+    ]
+    paused = f"paused {facts['paused_share']:.1%} of the time"
+    title = f"{facts['name']}: {facts['steps']} steps, {facts['duration_s']:g} s, {paused}"
     _table(title, ["percentile", "down", "up"], rows, right=(1, 2))
 
 

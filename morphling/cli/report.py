@@ -15,7 +15,9 @@ Folder = Annotated[Path, typer.Argument(help="A run folder.")]
 
 def report(
     folder: Folder,
-    verify: Annotated[bool, typer.Option("--verify", help="Compute events_sha256 again from the events table.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compute events_sha256 again from the events table.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON instead of a table.")] = False,
 ) -> None:
     """Print the result table of a run folder."""

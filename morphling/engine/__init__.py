@@ -1,6 +1,7 @@
 """WHEN everything happens: the only room where anything changes, and the only one with simpy.
 
-`Engine` replays a strategy's decisions on a fleet in virtual time.  `kernels` holds the compiled loops, `closed_lane` and
+`Engine` replays a strategy's decisions on a fleet in virtual time.  `kernels` holds the compiled loops, `closed_lane`
+and
 `event_lane` drive them, `view` is what the strategy sees.
 """
 

@@ -16,7 +16,8 @@ from morphling.types import Int32Array, IntArray
 __all__ = ["ClosedLane", "Trouble", "views"]
 
 COMPILE_AFTER = 20_000
-"""Rows after which compiling pays: interpreted rows cost about 10 µs, loading numba and its cache about half a second."""
+"""Rows after which compiling pays: interpreted rows cost about 10 µs, loading numba and its cache about half a
+second."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,12 @@ class ClosedLane:
         self.rows = 0
         self.links = links
         self.link_views = views(links)
-        self.devices = Devices(*(np.zeros(size + 1, np.int64) for _ in range(3)), np.full(size + 1, FAR, np.int64))
+        free = [np.zeros(size + 1, np.int64) for _ in range(3)]
+        self.devices = Devices(free[0], free[1], free[2], off=np.full(size + 1, FAR, np.int64))
         self.device_views = views(self.devices)
         self.tables: dict[int, _Held] = {}
-        self.open: list[tuple[Running, IntArray, IntArray]] = []
+        self.open: list[tuple[Running, Int32Array, IntArray]] = []
+        self.closed: set[int] = set()
 
     def pick(self, rows: int) -> bool:
         """Whether to run the next rows compiled."""
@@ -71,7 +74,14 @@ class ClosedLane:
         if np.any(tasks.device == self.size):  # overlap means nothing without a link
             overlap = np.where(tasks.device == self.size, np.int32(1), overlap)
         rows = ClosedRows(
-            tasks.device, tasks.bytes_in, tasks.bytes_out, overlap, tasks.release_ns, tasks.dep_ptr, tasks.dep_idx, durations
+            tasks.device,
+            tasks.bytes_in,
+            tasks.bytes_out,
+            overlap,
+            tasks.release_ns,
+            tasks.dep_ptr,
+            tasks.dep_idx,
+            durations,
         )
         if len(self.tables) >= 512:
             self.tables.pop(next(iter(self.tables)))
@@ -82,7 +92,7 @@ class ClosedLane:
     def submit(self, running: Running) -> Trouble | None:
         """Resolve every row of a dispatch."""
         devices = self.columns(running.tasks, running.durations).devices
-        before = np.stack([x[devices] for x in self.devices[:3]])
+        before = np.stack([x[devices] for x in self.devices])
         self.open.append((running, devices, before))
         return self.resolve(running)
 
@@ -90,7 +100,7 @@ class ClosedLane:
         """One pass of the kernel."""
         compiled = self.pick(len(running.tasks))
         held = self.columns(running.tasks, running.durations)
-        out = Times(*running.times, running.lost)
+        out = Times._make((*running.times, running.lost))
         cut = FAR if running.cut_ns is None else running.cut_ns
         run = kernels(compiled=compiled).run_closed
         if compiled:
@@ -103,22 +113,47 @@ class ClosedLane:
 
     def close(self, running: Running) -> None:
         """A dispatch is settled: it can no longer be withdrawn."""
-        self.open = [x for x in self.open if x[0] is not running]
+        self.closed.add(running.serial)
+        done = 0  # one behind a dispatch in flight is kept: if that is withdrawn, its devices are played again
+        while done < len(self.open) and self.open[done][0].serial in self.closed:
+            self.closed.remove(self.open[done][0].serial)
+            done += 1
+        del self.open[:done]
 
     def withdraw(self, withdrawn: list[Running], now_ns: int) -> list[Running]:
-        """Cut dispatches short at ``now_ns``; resolve again them and all later ones in flight; returns those."""
+        """Cut dispatches short at ``now_ns``; resolve again them and all later ones; returns those in flight."""
         for running in withdrawn:
             running.cut_ns = now_ns
         first = min(running.serial for running in withdrawn)
         again = [x for x in self.open if x[0].serial >= first]
+        present = np.stack(self.devices)
         for _, devices, before in reversed(again):
-            for column, saved in zip(self.devices[:3], before, strict=True):
+            for column, saved in zip(self.devices, before, strict=True):
                 column[devices] = saved
-        for other, devices, before in again:
-            for saved, column in zip(before, self.devices[:3], strict=True):
+        for running, devices, before in again:
+            # a device that left and came back in between starts over with the queues that it had then
+            later = self.devices.off[devices] != before[-1]
+            for saved, column in zip(before, self.devices, strict=True):
+                column[devices[later]] = saved[later]
                 saved[:] = column[devices]
-            self.resolve(other)
-        return [x[0] for x in again]
+            self.resolve_cut(running)
+        over = self.devices.off != present[-1]
+        for column, saved in zip(self.devices, present, strict=True):
+            column[over] = saved[over]
+        return [x[0] for x in again if x[0].serial not in self.closed]
+
+    def resolve_cut(self, running: Running) -> None:
+        """Resolve again; a row that takes no time is not done only because the row before it was withdrawn."""
+        if running.cut_ns is None:
+            self.resolve(running)
+            return
+        undone = (running.times[6] > running.cut_ns) | (running.lost == 1)
+        self.resolve(running)
+        rows = np.flatnonzero(undone & (running.lost == 0))
+        running.lost[rows] = 1
+        for start in (0, 2, 4):
+            never = rows[running.times[start, rows] >= running.cut_ns]
+            running.times[start : start + 2, never] = -1
 
     def leave(self, devices: IntArray, now_ns: int) -> list[tuple[Running, Notice]]:
         """Devices are away: whatever is sent to them now is lost at once (what they held was known to be lost)."""

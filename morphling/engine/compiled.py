@@ -1,4 +1,6 @@
-"""One source, two ways to run it: interpreted for tiny runs, compiled by numba once there is enough work to pay for it."""
+"""One source, two ways to run it: interpreted for tiny runs, compiled by numba once there is enough work to pay for
+it.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def is_loaded() -> bool:
 
 
 def kernels(*, compiled: bool) -> Kernels:
-    """The kernels, compiled or not.  The first compiled call of an installation takes seconds; then a disk cache serves."""
+    """The kernels, compiled or not.  The first compiled call of an installation takes seconds; then a disk cache
+    serves.
+    """
     global _compiled  # noqa: PLW0603 - one compiled set per process
     if not compiled:
         return _interpreted

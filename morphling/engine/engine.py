@@ -140,7 +140,8 @@ class Engine:
             self.standing = self.standing + 1 if upcoming == self.now_ns else 0
             if self.standing > STANDSTILL:
                 raise EngineError(
-                    f"the clock stands still at {self.now_ns / 1e9:.9g} s after {STANDSTILL} decisions; {self.pending()}"
+                    f"the clock stands still at {self.now_ns / 1e9:.9g} s after {STANDSTILL} decisions; "
+                    f"{self.pending()}"
                 )
             self.env.step()
         end = self.now_ns
@@ -160,7 +161,7 @@ class Engine:
         event = simpy.Event(self.env)
         event.callbacks.append(lambda _: call(*args))
         event._ok, event._value = True, None  # noqa: SLF001 - a triggered event with a priority of ours has no public door
-        self.env.schedule(event, priority=priority, delay=time_ns - self.now_ns)
+        self.env.schedule(event, priority=priority, delay=time_ns - self.now_ns)  # type: ignore[arg-type] # any int
 
     # --------------------------------------------------------------------------------------------------- decisions
 
@@ -313,7 +314,9 @@ class Engine:
             return held[1]
         durations = np.ascontiguousarray(self.executor.durations(tasks, self.now_ns), np.int64)
         if durations.shape != (len(tasks),) or (len(tasks) and durations.min() < 0):
-            raise EngineError(f"executor {type(self.executor).__name__} gave durations of shape {durations.shape} or below 0")
+            raise EngineError(
+                f"executor {type(self.executor).__name__} gave durations of shape {durations.shape} or below 0"
+            )
         if self.executor.stationary:
             if len(self.durations) >= 512:
                 self.durations.pop(next(iter(self.durations)))
@@ -332,7 +335,7 @@ class Engine:
             raise EngineError(f"dispatch {label!r}: rows on the coordinator have no link, so their payloads must be 0")
         if np.any(tasks.peer >= 0):
             raise EngineError(f"dispatch {label!r}: device-to-device transfers are not served by this engine yet")
-        if np.any((tasks.overlap == 0) & ~central & np.append(self.fleet.links.half_duplex, False)[tasks.device]):  # noqa: FBT003
+        if np.any((tasks.overlap == 0) & ~central & np.append(self.fleet.links.half_duplex, False)[tasks.device]):
             raise EngineError(f"dispatch {label!r}: perfect overlap is impossible on a half-duplex link")
         if np.any(tasks.bytes_in >= 1 << 47) or np.any(tasks.bytes_out >= 1 << 47):
             raise EngineError(f"dispatch {label!r}: a payload of 2^47 bytes or more")
@@ -342,7 +345,8 @@ class Engine:
             if len(over):
                 d = int(over[0])
                 raise EngineError(
-                    f"dispatch {label!r}: device {d} would hold {held[d]:.0f} bytes of {self.fleet.memory_bytes[d]} bytes"
+                    f"dispatch {label!r}: device {d} would hold {held[d]:.0f} bytes of"
+                    f" {self.fleet.memory_bytes[d]} bytes"
                     f" ({len(over)} of {size} devices are over their memory)"
                 )
         if len(self.checked) >= 512:
@@ -371,15 +375,16 @@ class Engine:
         name = self.fleet.profile_names[self.fleet.profile[d]] if d < self.fleet.size else "coordinator"
         trace = self.fleet.links.trace_names[self.fleet.links.trace[d]] if d < self.fleet.size else "none"
         return EngineError(
-            f"dispatch {t.running.serial} ({t.running.sent.label or 'no label'}), row {i} on device {d} ({name}) can never"
-            f" finish: {t.why} (link {trace}; {tasks.bytes_in[i]} bytes down, {tasks.bytes_out[i]} bytes up,"
+            f"dispatch {t.running.serial} ({t.running.sent.label or 'no label'}), row {i} on device {d} ({name})"
+            f" can never finish: {t.why} (link {trace}; {tasks.bytes_in[i]} bytes down, {tasks.bytes_out[i]} bytes up,"
             f" {DType(int(tasks.dtype[i])).label})"
         )
 
     def nothing_left(self) -> EngineError:
         """No event is left and the strategy has not said `Done`."""
         return EngineError(
-            f"nothing is left to happen at {self.now_ns / 1e9:.9g} s and {type(self.strategy).__name__} has not said Done;"
+            f"nothing is left to happen at {self.now_ns / 1e9:.9g} s and {type(self.strategy).__name__} has not"
+            f" said Done;"
             f" {self.pending()}; {int(self.online.sum())} of {self.fleet.size} devices are online"
         )
 

@@ -76,7 +76,8 @@ class EventLane:
         self.edges = 0
         self.slots: dict[int, _Slot] = {}
         self.logged = 0
-        self.fixed = views(self.links), views(self.shared), memoryview(self.off), memoryview(self.answer)
+        self.fixed: tuple[Any, ...] = tuple(views(x) for x in (self.links, self.shared))
+        self.fixed += tuple(memoryview(x) for x in (self.off, self.answer))  # type: ignore[arg-type]
         self.rebuild()
 
     # ------------------------------------------------------------------------------------------------------- room

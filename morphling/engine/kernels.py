@@ -5,7 +5,8 @@ cost) and compiled by numba (`morphling.engine.compiled`), with bit-identical re
 calls nothing outside itself, and keeps its state in named tuples of arrays.
 
 Exact links.  A trace is a step function of whole millibits per second over whole nanoseconds.  The service it has given
-since its start is kept as a pair (millibits, billionths of one), so that products of a rate and a time are exact: a transfer
+since its start is kept as a pair (millibits, billionths of one), so that products of a rate and a time are exact: a
+transfer
 ends at the first nanosecond at which the integral of the rate has reached its size, with no floating point involved.
 Rates stay below 2^50 millibit/s (1.1 Tbit/s) and one period of a trace below 2^61 millibits (`morphling.engine.links`
 checks both).
@@ -15,7 +16,8 @@ event loop over device queues for everything else: the coordinator's link shared
 water-filling, O(log n) a change), and half-duplex links.
 
 Fair sharing.  Flows above the water level share one rate, so they are ordered by *virtual* finish (V = the integral of
-the level); flows below it run at their own cap and are ordered by real finish.  Rates are reals, so the shared lane works
+the level); flows below it run at their own cap and are ordered by real finish.  Rates are reals, so the shared lane
+works
 in float64 and rounds each completion to the nanosecond.
 """
 
@@ -55,7 +57,8 @@ START, DOWN_RATE, DOWN_SERVED, DOWN_NANO, UP_RATE, UP_SERVED, UP_NANO = range(7)
 class LinkArrays(NamedTuple):
     """Links as int64 tables (columns named above).
 
-    ``device[D + 1, 3]``; ``trace[T, 10]``; ``step[S, 7]``: start (ns), then for each direction the rate (millibit/s) and the
+    ``device[D + 1, 3]``; ``trace[T, 10]``; ``step[S, 7]``: start (ns), then for each direction the rate (millibit/s)
+    and the
     service before the step as (millibits, billionths of one).
     """
 
@@ -107,7 +110,8 @@ FINISH, CAP, LEFT = range(3)
 class Shared(NamedTuple):
     """Two shared capacities (0: out of the coordinator, 1: into it) and the flows on them.
 
-    Slot ``side · D + device`` is the one flow a device can have on a side.  Four indexed heaps of a side hold slots: U_*
+    Slot ``side · D + device`` is the one flow a device can have on a side.  Four indexed heaps of a side hold slots:
+    U_*
     flows at the level, K_* flows at their own cap, each by finish and by cap; *_AT is a slot's place in its heap.
     """
 
@@ -172,10 +176,13 @@ HEAP_TIME, HEAP_SERIAL, HEAP_WHAT, HEAP_ID, HEAP_TAG = range(5)
 class Pool(NamedTuple):
     """Rows in flight, their queues, and the event heap (int64 tables, columns named above).
 
-    ``row[R, ·]``: a sub-task; FOLLOWS is the next row of its device, WAITS the dependencies not yet done plus one until it is
-    released, READY since when it may start (-1: it may not), OUT_PTR and OUT_LEN frame ``edge``, the rows that wait for it;
+    ``row[R, ·]``: a sub-task; FOLLOWS is the next row of its device, WAITS the dependencies not yet done plus one until
+    it is
+    released, READY since when it may start (-1: it may not), OUT_PTR and OUT_LEN frame ``edge``, the rows that wait for
+    it;
     sent, got and computed count tiles.  LOG and STACK are no part of a row: they lend their columns as lists.
-    ``dev[D + 1, ·]``: the row at the front of each stage's queue, the last queued, the oldest unsettled; whether the stage is
+    ``dev[D + 1, ·]``: the row at the front of each stage's queue, the last queued, the oldest unsettled; whether the
+    stage is
     at work; the epoch of each stage (an event of an older epoch is stale).
     ``disp[·, 4]``: dispatches in flight.  ``heap[·, 5]``: pending events by (time, serial of the event).
     ``counter``: 0 events pending, 1 serial of the next event, 2 rows, 3 settled rows in LOG, 4 rows not settled,
@@ -700,7 +707,7 @@ def share_next(s, side, base):
             best = s.real[other, FINISH]
     if slot < 0 or best >= 4e18:
         return FAR, -1
-    at = int(ceil(best - 1e-3))  # a thousandth of a nanosecond of float error is not a nanosecond
+    at = int(ceil(best - 1e-3))  # noqa: RUF046 - 1/1000 ns of float error is no ns; compiled, ceil gives a float
     return (at if at > s.moment[side] else s.moment[side]), slot
 
 
@@ -749,10 +756,15 @@ def event_pop(p):
             break
         if child + 1 < n and (
             p.heap[child + 1, HEAP_TIME] < p.heap[child, HEAP_TIME]
-            or (p.heap[child + 1, HEAP_TIME] == p.heap[child, HEAP_TIME] and p.heap[child + 1, HEAP_SERIAL] < p.heap[child, HEAP_SERIAL])
+            or (
+                p.heap[child + 1, HEAP_TIME] == p.heap[child, HEAP_TIME]
+                and p.heap[child + 1, HEAP_SERIAL] < p.heap[child, HEAP_SERIAL]
+            )
         ):
             child += 1
-        if time < p.heap[child, HEAP_TIME] or (time == p.heap[child, HEAP_TIME] and serial < p.heap[child, HEAP_SERIAL]):
+        if time < p.heap[child, HEAP_TIME] or (
+            time == p.heap[child, HEAP_TIME] and serial < p.heap[child, HEAP_SERIAL]
+        ):
             break
         p.heap[i, HEAP_TIME] = p.heap[child, HEAP_TIME]
         p.heap[i, HEAP_SERIAL] = p.heap[child, HEAP_SERIAL]
@@ -835,7 +847,11 @@ def start_down(k, s, p, size, d, now):
     if p.dev[d, BUSY_DOWN] > 0:
         return True
     r = p.dev[d, Q_DOWN]
-    while r >= 0 and (p.row[r, STATE] != WAITING or (p.row[r, BITS_IN] == 0 and p.row[r, TILES] > 0) or p.row[r, SENT_DOWN] == max(p.row[r, TILES], 1)):
+    while r >= 0 and (
+        p.row[r, STATE] != WAITING
+        or (p.row[r, BITS_IN] == 0 and p.row[r, TILES] > 0)
+        or p.row[r, SENT_DOWN] == max(p.row[r, TILES], 1)
+    ):
         r = p.row[r, FOLLOWS]
     p.dev[d, Q_DOWN] = r
     if r < 0 or p.row[r, READY] < 0:
@@ -926,10 +942,21 @@ def start_up(k, s, p, size, d, now):
         return True
     skip_uploaded(p, d)
     r = p.dev[d, Q_UP]
-    while r >= 0 and p.row[r, TILES] > 0 and p.row[r, BITS_OUT] == 0 and (p.row[r, STATE] != WAITING or p.row[r, COMPUTED] == p.row[r, TILES]):
+    while (
+        r >= 0
+        and p.row[r, TILES] > 0
+        and p.row[r, BITS_OUT] == 0
+        and (p.row[r, STATE] != WAITING or p.row[r, COMPUTED] == p.row[r, TILES])
+    ):
         r = p.row[r, FOLLOWS]
     p.dev[d, Q_UP] = r
-    if r < 0 or p.row[r, STATE] != WAITING or p.row[r, TILES] == 0 or p.row[r, BITS_OUT] == 0 or p.row[r, COMPUTED] <= p.row[r, SENT_UP]:
+    if (
+        r < 0
+        or p.row[r, STATE] != WAITING
+        or p.row[r, TILES] == 0
+        or p.row[r, BITS_OUT] == 0
+        or p.row[r, COMPUTED] <= p.row[r, SENT_UP]
+    ):
         return True
     if p.dev[d, HALF_DUPLEX] and p.dev[d, BUSY_DOWN] > 0:
         return True
@@ -974,7 +1001,11 @@ def finish(k, s, p, size, r, now):
 def whole(p, r):
     """Whether every part of a row is over."""
     n = max(p.row[r, TILES], 1)
-    return p.row[r, GOT_DOWN] == n and p.row[r, COMPUTED] == n and (p.row[r, GOT_UP] == n or (p.row[r, BITS_OUT] == 0 and p.row[r, TILES] > 0))
+    return (
+        p.row[r, GOT_DOWN] == n
+        and p.row[r, COMPUTED] == n
+        and (p.row[r, GOT_UP] == n or (p.row[r, BITS_OUT] == 0 and p.row[r, TILES] > 0))
+    )
 
 
 def sent(k, s, p, size, d, upward, now):
@@ -1040,13 +1071,19 @@ def submit(k, s, p, size, off, first, last, now):
             p.row[r, WAITS] -= 1
         p.row[r, READY] = -1
     for r in range(first, last):
-        if p.row[r, WAITS] == 0 and p.row[r, STATE] == WAITING and p.row[r, READY] < 0 and not open_row(k, s, p, size, r, now):
+        if (
+            p.row[r, WAITS] == 0
+            and p.row[r, STATE] == WAITING
+            and p.row[r, READY] < 0
+            and not open_row(k, s, p, size, r, now)
+        ):
             return r
     return -1
 
 
 def advance(k, s, p, size, until, answer):
-    """Run events up to and including ``until``; ``answer`` receives (why it stopped, at what time, which row or device).
+    """Run events up to and including ``until``; ``answer`` receives (why it stopped, at what time, which row or
+    device).
 
     It stops early at the first instant at which a dispatch has something to tell (with that instant complete), when the
     event heap needs room, or on a transfer that can never end.
@@ -1181,7 +1218,9 @@ def drop_device(k, s, p, size, d, now):
 
 
 def withdraw(k, s, p, size, first, last, now):
-    """Withdraw the rows ``first:last`` that are not done: they are lost, and stages at work on them are freed at once."""
+    """Withdraw the rows ``first:last`` that are not done: they are lost, and stages at work on them are freed at
+    once.
+    """
     told = p.counter[3]
     for r in range(first, last):
         if p.row[r, STATE] == WAITING:

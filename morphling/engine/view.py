@@ -104,7 +104,7 @@ class EngineView:
         seen[device] = True
 
 
-def _frozen(array: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _frozen(array: np.ndarray) -> np.ndarray:
     view = array.view()
     view.flags.writeable = False
     return view

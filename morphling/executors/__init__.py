@@ -1,6 +1,7 @@
 """HOW LONG a row takes on its device: a ladder of executors behind one interface.
 
-`analytic` (a roofline from the device profile) needs nothing but the profile; the profiled and live rungs stand above it.
+`analytic` (a roofline from the device profile) needs nothing but the profile; the profiled and live rungs stand above
+it.
 """
 
 from __future__ import annotations

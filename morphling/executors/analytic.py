@@ -24,9 +24,12 @@ class AnalyticConfig:
 class Analytic(Executor):
     """``t = launch + max(flops / (efficiency · peak), bytes / sustained memory bandwidth)``.
 
-    ``peak``, ``efficiency`` (achieved in large GEMMs), sustained bandwidth and launch cost come from the device profile, where
-    each number has its source.  A row of no work at all takes no time.  Durations are rounded to the nanosecond; they do not
-    depend on when a row starts (no heat) or on its shape beyond FLOPs and bytes (small GEMMs are therefore too fast by the
+    ``peak``, ``efficiency`` (achieved in large GEMMs), sustained bandwidth and launch cost come from the device
+    profile, where
+    each number has its source.  A row of no work at all takes no time.  Durations are rounded to the nanosecond; they
+    do not
+    depend on when a row starts (no heat) or on its shape beyond FLOPs and bytes (small GEMMs are therefore too fast by
+    the
     size effect, which the profiled executor measures).
     """
 

@@ -13,7 +13,8 @@ __all__ = ["Availability"]
 
 @dataclass(frozen=True, eq=False)
 class Availability:
-    """Sessions of N devices in CSR form: device i is online in ``[start_ns[j], end_ns[j])`` for j in ``ptr[i]:ptr[i+1]``.
+    """Sessions of N devices in CSR form: device i is online in ``[start_ns[j], end_ns[j])`` for j in
+    ``ptr[i]:ptr[i+1]``.
 
     Sessions of a device are sorted and do not touch.  ``FAR_NS`` as an end means: never leaves.
     """

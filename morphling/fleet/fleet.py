@@ -41,7 +41,8 @@ class Coordinator:
 class Fleet:
     """N devices.
 
-    peak_flops, efficiency : float64[N, len(DType)]   peak rate and the achieved share of it in large GEMMs; NaN = no such dtype
+    peak_flops, efficiency : float64[N, len(DType)]   peak rate and the achieved share of it in large GEMMs; NaN = no
+        such dtype
     memory_bytes : int64[N]         what training may use (after the operating system's reserve)
     memory_bandwidth : float64[N]   sustained bytes/s; inf where not stated (then computing is never memory-bound)
     launch_s : float64[N]           fixed cost of a kernel

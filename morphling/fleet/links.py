@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,8 @@ class LinkTrace:
     """One step trace: from ``start_ns[i]`` the rates are ``down_bps[i]`` and ``up_bps[i]``.
 
     ``start_ns`` int64[n], strictly increasing from 0; ``down_bps``, ``up_bps`` [n], >= 0, seen from the device
-    (0 is a pause; the engine holds rates as whole millibits per second); ``period_ns`` is where the last step ends (> ``start_ns[-1]``).
+    (0 is a pause; the engine holds rates as whole millibits per second); ``period_ns`` is where the last step ends (>
+    ``start_ns[-1]``).
     """
 
     name: str
@@ -78,8 +80,8 @@ class Links:
             trace_names=tuple(t.name for t in traces),
             trace_ptr=ptr,
             start_ns=np.concatenate([t.start_ns for t in traces]),
-            down_bps=np.concatenate([t.down_bps for t in traces]),
-            up_bps=np.concatenate([t.up_bps for t in traces]),
+            down_bps=_joined([t.down_bps for t in traces]),
+            up_bps=_joined([t.up_bps for t in traces]),
             period_ns=np.array([t.period_ns for t in traces], np.int64),
             past_end=np.array([int(t.past_end) for t in traces], np.int64),
             trace=np.asarray(trace, np.int32),
@@ -94,7 +96,7 @@ class Links:
         down_bps: IntArray | FloatArray,
         up_bps: IntArray | FloatArray,
         latency_ns: IntArray | int = 0,
-        half_duplex: BoolArray | bool = False,  # noqa: FBT001, FBT002 - a column, not a flag
+        half_duplex: BoolArray | bool = False,
     ) -> Links:
         """Constant rates, one per device."""
         down, up = np.asarray(down_bps), np.asarray(up_bps)
@@ -133,3 +135,8 @@ class Links:
             total = np.add.reduceat(weight, first)
             down, up = (np.add.reduceat(x * weight, first) / total for x in (self.down_bps, self.up_bps))
         return down[self.trace], up[self.trace]
+
+
+def _joined(rates: list[IntArray | FloatArray]) -> Any:
+    """Rates of several traces end to end; whole if all are."""
+    return np.concatenate(rates)  # type: ignore[arg-type] # of one dtype or the other

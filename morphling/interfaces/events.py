@@ -13,7 +13,8 @@ TIME_COLUMNS = (
     "upload_end_ns",
     "settled_ns",
 )
-"""int64, absolute virtual time; -1 where a stage never began or (``*_end_ns``) was cut short.  ``*_end_ns`` of a transfer is
+"""int64, absolute virtual time; -1 where a stage never began or (``*_end_ns``) was cut short.  ``*_end_ns`` of a
+transfer is
 the arrival of its last bit (latency included).  ``settled_ns`` is when the row was done or lost."""
 
 TASK_COLUMNS = ("kind", "device", "peer", "m", "n", "k", "dtype", "flops", "bytes_in", "bytes_out", "resident_bytes")
@@ -23,4 +24,5 @@ DISPATCH_COLUMNS = ("dispatch", "row", "label")
 """The dispatch's serial number, the row's index in its table, and the dispatch's label."""
 
 EVENT_COLUMNS = (*DISPATCH_COLUMNS, *TASK_COLUMNS, *TIME_COLUMNS, "lost")
-"""All columns, in file order, sorted by (dispatch, row).  ``lost`` is 1 where the device left or the row was withdrawn."""
+"""All columns, in file order, sorted by (dispatch, row).  ``lost`` is 1 where the device left or the row was
+withdrawn."""

@@ -11,7 +11,21 @@ from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.types import IntArray
 
-__all__ = ["All", "Cancel", "Decision", "Decisions", "Dispatch", "Done", "Each", "IterationDone", "Notify", "Quorum", "Sent", "Strategy", "WakeAt"]
+__all__ = [
+    "All",
+    "Cancel",
+    "Decision",
+    "Decisions",
+    "Dispatch",
+    "Done",
+    "Each",
+    "IterationDone",
+    "Notify",
+    "Quorum",
+    "Sent",
+    "Strategy",
+    "WakeAt",
+]
 
 
 @dataclass(frozen=True)

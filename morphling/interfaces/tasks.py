@@ -98,7 +98,7 @@ class TaskTable:
                 raise ValueError(f"column {name}: whole numbers are needed, found {raw[raw != np.floor(raw)][0]}")
             out = np.empty(size, dtype_)
             out[...] = raw
-            if name not in {"peer"} and size and out.min() < 0:
+            if name != "peer" and size and out.min() < 0:
                 raise ValueError(f"column {name}: negative value {out.min()} in row {int(out.argmin())}")
             if np.dtype(dtype_).kind == "f" and not np.isfinite(out).all():
                 raise ValueError(f"column {name}: a value is not finite")
@@ -132,7 +132,9 @@ class TaskTable:
         """The chosen rows as a new table without dependencies (used to dispatch lost rows again)."""
         pick = np.asarray(rows)
         columns = {f.name: getattr(self, f.name)[pick] for f in fields(self) if not f.name.startswith("dep_")}
-        return TaskTable(**columns, dep_ptr=np.zeros(len(columns["device"]) + 1, np.int64), dep_idx=np.zeros(0, np.int64))
+        return TaskTable(
+            **columns, dep_ptr=np.zeros(len(columns["device"]) + 1, np.int64), dep_idx=np.zeros(0, np.int64)
+        )
 
     @classmethod
     def concat(cls, tables: Sequence[TaskTable]) -> TaskTable:

@@ -85,7 +85,9 @@ class ShardCache:
         return hit
 
     def reserve(self, working_set: ArrayLike) -> None:
-        """Make room for rows that need ``working_set`` bytes, int64[N], beside the shards: the least recently used go."""
+        """Make room for rows that need ``working_set`` bytes, int64[N], beside the shards: the least recently used
+        go.
+        """
         beside = np.broadcast_to(np.asarray(working_set, np.int64), self.capacity.shape)
         if (beside < 0).any():
             raise ValueError("working sets must not be negative")

@@ -1,6 +1,7 @@
 """THE FRONT HALL: from a scenario to results.
 
-`plugins` finds strategies and executors, `build` turns YAML records into domain objects (the only file that knows both),
+`plugins` finds strategies and executors, `build` turns YAML records into domain objects (the only file that knows
+both),
 `run` replays and writes the run folder.
 """
 

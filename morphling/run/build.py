@@ -15,7 +15,15 @@ from morphling.fleet.streams import stream
 from morphling.interfaces.executor import Executor
 from morphling.interfaces.strategy import Strategy
 from morphling.run.plugins import find_plugin
-from morphling.scenario import ConstantLink, FleetEntry, InlineProfile, LoadedScenario, ProfileRecord, configured, fleet_draw
+from morphling.scenario import (
+    ConstantLink,
+    FleetEntry,
+    InlineProfile,
+    LoadedScenario,
+    ProfileRecord,
+    configured,
+    fleet_draw,
+)
 from morphling.types import DType, FloatArray
 from morphling.workload import Place, Workload, training_step
 
@@ -240,8 +248,14 @@ def _coordinator(loaded: LoadedScenario) -> Coordinator:
             uplink_bps=c.uplink,
             sources=profile.sources,
         )
-    rates: Any = profile.compute if isinstance(profile.compute, dict) else dict.fromkeys((d.label for d in DType), profile.compute)
-    share: Any = profile.efficiency if isinstance(profile.efficiency, dict) else dict.fromkeys(rates, profile.efficiency)
+    rates: Any = (
+        profile.compute
+        if isinstance(profile.compute, dict)
+        else dict.fromkeys((d.label for d in DType), profile.compute)
+    )
+    share: Any = (
+        profile.efficiency if isinstance(profile.efficiency, dict) else dict.fromkeys(rates, profile.efficiency)
+    )
     bandwidth: Any = profile.memory_bandwidth
     power = profile.power
     return Coordinator(

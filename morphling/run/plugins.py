@@ -68,5 +68,7 @@ def find_plugin(kind: Kind, name: str | None, target: str | None = None) -> Any:
         raise InputError(f"unknown name {name!r} among {kind}{hint} (installed: {known})")
     plugin = _load(points[name])
     if plugin.cause is not None:
-        raise InputError(f"{name!r} of {plugin.distribution} {plugin.version} ({plugin.target}) is broken: {plugin.cause}")
+        raise InputError(
+            f"{name!r} of {plugin.distribution} {plugin.version} ({plugin.target}) is broken: {plugin.cause}"
+        )
     return plugin.loaded

@@ -15,7 +15,7 @@ from morphling.engine import Engine
 from morphling.errors import InputError
 from morphling.results import Results, new_run_folder, take_folder, write_run
 from morphling.run.build import Built, build
-from morphling.scenario import LoadedScenario, load_scenario
+from morphling.scenario import LoadedScenario, TraceLink, load_scenario
 
 __all__ = ["replay", "run"]
 
@@ -119,9 +119,15 @@ def _notes(loaded: LoadedScenario, built: Built) -> list[str]:
     notes = []
     c = built.fleet.coordinator
     if c.uplink_bps is None or c.downlink_bps is None:
-        which = "links are" if c.uplink_bps is c.downlink_bps else "uplink is" if c.uplink_bps is None else "downlink is"
-        notes.append(f"the coordinator's {which} unlimited: give coordinator.uplink and coordinator.downlink to bound them")
-    repeating = sorted({str(e.link.trace) for e in loaded.scenario.fleet if getattr(e.link, "past_end", "") == "repeat"})  # type: ignore[union-attr]
+        which = (
+            "links are" if c.uplink_bps is c.downlink_bps else "uplink is" if c.uplink_bps is None else "downlink is"
+        )
+        notes.append(
+            f"the coordinator's {which} unlimited: give coordinator.uplink and coordinator.downlink to bound them"
+        )
+    links = [entry.link for entry in loaded.scenario.fleet]
+    followed = {str(x.trace) for x in links if isinstance(x, TraceLink) and x.past_end == "repeat"}
+    repeating = sorted(followed)
     if repeating:
         notes.append(f"link traces repeat when they end: {', '.join(repeating)}")
     if built.workload.model.note:

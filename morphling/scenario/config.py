@@ -15,7 +15,8 @@ __all__ = ["configured"]
 def configured(loaded: LoadedScenario, section: str, values: dict[str, Any], config: type) -> Any:
     """An instance of ``config``, a dataclass or pydantic model, from the keys of a section.
 
-    Unknown keys and wrong types are refused with their place in the file (``ScenarioError``), all at once; so is what the
+    Unknown keys and wrong types are refused with their place in the file (``ScenarioError``), all at once; so is what
+    the
     class itself refuses with ``ValueError``.
     """
     if issubclass(config, BaseModel):
@@ -23,7 +24,7 @@ def configured(loaded: LoadedScenario, section: str, values: dict[str, Any], con
     else:
         hints = get_type_hints(config)
         fields: dict[str, Any] = {}
-        for field in dataclasses.fields(config):
+        for field in dataclasses.fields(config):  # type: ignore[arg-type] # a dataclass, as the interface asks
             default: Any = field.default
             if field.default_factory is not dataclasses.MISSING:
                 default = field.default_factory()

@@ -1,6 +1,7 @@
 """Cleave: selective hybrid tensor parallelism around a parameter server.
 
-Each linear layer's GEMM C = A B is cut in two dimensions: a device receives rows of A and columns of B and returns its block
+Each linear layer's GEMM C = A B is cut in two dimensions: a device receives rows of A and columns of B and returns its
+block
 of C; the inner dimension is never split, so nothing has to be summed.  Weights, optimizer and all that is no GEMM of a
 linear layer stay on the coordinator.  Levels of the GEMM DAG are barriers (arXiv 2512.22142).
 
@@ -43,11 +44,13 @@ class CleaveConfig:
     """Configuration of Cleave.
 
     model : ``physical`` (rectangles, memory, latency, the coordinator's link) or ``paper`` (the published cost model)
-    overlap : how a sub-task's download, compute and upload overlap: ``none``, ``pipelined`` in ``tiles`` pieces with fill
+    overlap : how a sub-task's download, compute and upload overlap: ``none``, ``pipelined`` in ``tiles`` pieces with
+        fill
         and drain, or ``perfect`` (the longest of the three; what ``model: paper`` always assumes)
     tiles : pieces of a pipelined sub-task
     cache : keep shards that a later level reads again, least recently used first out (physical only)
-    gemms : for ``model: paper``: ``linear`` (linear layers, batch merged) or ``artifact`` (the artifact's list, quirks kept)
+    gemms : for ``model: paper``: ``linear`` (linear layers, batch merged) or ``artifact`` (the artifact's list, quirks
+        kept)
     """
 
     model: Literal["physical", "paper"] = "physical"
@@ -444,16 +447,22 @@ def _step(dag: GemmDag, mine: list[int], central: list[int]) -> _Step:
         groups.setdefault((int(dag.a[i]), int(dag.a_transposed[i]), int(dag.m[i]), int(dag.k[i])), []).append(i)
     nodes = mine or central
     phases = {int(dag.phase[i]) for i in nodes}
-    word = "forward" if phases == {int(Phase.FORWARD)} else "recompute" if phases == {int(Phase.RECOMPUTE)} else "backward"
+    word = (
+        "forward" if phases == {int(Phase.FORWARD)} else "recompute" if phases == {int(Phase.RECOMPUTE)} else "backward"
+    )
     if not mine:
         word = "optimizer" if any(dag.kind[i] == Kind.OPTIMIZER for i in central) else "coordinator"
     layers = sorted({int(dag.layer[i]) for i in nodes})
-    where = f"layer {layers[0]}" if len(layers) == 1 and layers[0] >= 0 else "between layers" if layers[0] >= 0 else "ends"
+    where = (
+        f"layer {layers[0]}" if len(layers) == 1 and layers[0] >= 0 else "between layers" if layers[0] >= 0 else "ends"
+    )
     listed = [dag.op_names[dag.op[i]] + (SUFFIX[Phase(int(dag.phase[i]))] if mine else "") for i in nodes]
     what = "+".join(dict.fromkeys(listed))
     facts = (dag.op, dag.kind, dag.phase, dag.m, dag.n, dag.k, dag.count, dag.flops, dag.memory_bytes)
     key = tuple(
-        (len(group), *(tuple(x[i].item() for x in facts) for i in group)) for group in (*groups.values(), central) if group
+        (len(group), *(tuple(x[i].item() for x in facts) for i in group))
+        for group in (*groups.values(), central)
+        if group
     )
     return _Step(f"{word}/{where}/{what}", tuple(tuple(g) for g in groups.values()), tuple(central), key)
 

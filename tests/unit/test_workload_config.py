@@ -10,7 +10,7 @@ from morphling.errors import WorkloadError
 from morphling.workload import model_from_config, model_named, parameters
 
 
-def rotary(kind, h, layers, heads, kv, f, vocab, **other):  # noqa: PLR0917 - a row of a table of sizes
+def rotary(kind, h, layers, heads, kv, f, vocab, **other):
     return {
         "model_type": kind,
         "hidden_size": h,
