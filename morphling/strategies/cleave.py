@@ -219,8 +219,16 @@ class Cleave(Strategy):
         step = self.steps[self.next_step]
         if step.groups and not view.online.any():
             return out  # a pause: whoever joins first takes it up
+        try:
+            plan = self._plan(step, view)
+        except Infeasible:
+            if len(step.groups) < 2:
+                raise
+            # not all of the level's blocks fit a device together: one group after another then
+            self.steps[self.next_step : self.next_step + 1] = _one_by_one(view.workload.dag, step)
+            step = self.steps[self.next_step]
+            plan = self._plan(step, view)
         self.next_step += 1
-        plan = self._plan(step, view)
         if self.iteration == 0:
             self.summary.add(plan)
         self.open += 1
@@ -465,6 +473,12 @@ def _step(dag: GemmDag, mine: list[int], central: list[int]) -> _Step:
         if group
     )
     return _Step(f"{word}/{where}/{what}", tuple(tuple(g) for g in groups.values()), tuple(central), key)
+
+
+def _one_by_one(dag: GemmDag, step: _Step) -> Iterator[_Step]:
+    """A step's groups as steps of their own; the coordinator's nodes go with the last."""
+    for group in step.groups:
+        yield _step(dag, list(group), list(step.central) if group is step.groups[-1] else [])
 
 
 def _shards(dag: GemmDag, group: tuple[int, ...], share: int) -> Iterator[tuple[_Shard, _Shard]]:
