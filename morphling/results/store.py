@@ -6,7 +6,7 @@ Only the translation between a `Recording` and its files belongs here.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,27 @@ class StaticColumns:
         return len(self.device)
 
 
+def arrow(values: NDArray[Any] | Sequence[str]) -> Any:
+    """An Arrow array over a numpy column or strings, from buffers: `pyarrow.array` would import pandas (0.2 s)."""
+    if not isinstance(values, np.ndarray):
+        texts = [text.encode() for text in values]
+        offsets = np.zeros(len(texts) + 1, np.int32)
+        np.cumsum([len(text) for text in texts], out=offsets[1:])
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))]
+        return pa.Array.from_buffers(pa.string(), len(texts), buffers)
+    if values.dtype == np.bool_:
+        packed = np.packbits(values, bitorder="little")
+        return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(packed)])
+    plain = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(plain.dtype), len(plain), [None, pa.py_buffer(plain)])
+
+
+def table_of(columns: Mapping[str, Any]) -> Any:
+    """An Arrow table of numpy, text and Arrow columns."""
+    made = [c if isinstance(c, pa.Array) else arrow(c) for c in columns.values()]
+    return pa.Table.from_arrays(made, names=list(columns))
+
+
 def write_events(path: Path, dispatches: Sequence[DispatchRecord]) -> None:
     """Write the events table, a row group per 65,536 to 1,048,576 rows, never holding more than one of them twice."""
     writer = pq.ParquetWriter(
@@ -100,11 +121,11 @@ def _events_block(block: Sequence[DispatchRecord]) -> Any:
     codes = np.array([labels.setdefault(d.label, len(labels)) for d in block], np.int32)
     first = np.repeat(np.cumsum(lengths) - lengths, lengths)
     columns: list[Any] = [
-        pa.array(np.repeat(np.array([d.serial for d in block], np.int64), lengths)),
-        pa.array((np.arange(len(first)) - first).astype(np.int32)),
-        pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes, lengths)), pa.array(list(labels), pa.string())),
-        *(pa.array(gather(block, name)) for name in (*TASK_COLUMNS, *TIME_COLUMNS)),
-        pa.array(gather(block, "lost").astype(np.uint8)),
+        arrow(np.repeat(np.array([d.serial for d in block], np.int64), lengths)),
+        arrow((np.arange(len(first)) - first).astype(np.int32)),
+        pa.DictionaryArray.from_arrays(arrow(np.repeat(codes, lengths)), arrow(list(labels))),
+        *(arrow(gather(block, name)) for name in (*TASK_COLUMNS, *TIME_COLUMNS)),
+        arrow(gather(block, "lost").astype(np.uint8)),
     ]
     return pa.Table.from_arrays(columns, schema=EVENTS_SCHEMA)
 
@@ -116,18 +137,18 @@ def write_dispatches(path: Path, recording: Recording, measured: Measured) -> No
         "dispatch": np.array([d.serial for d in made], np.int64),
         "time_ns": np.array([d.time_ns for d in made], np.int64),
         "settled_ns": np.array([d.settled_ns for d in made], np.int64),
-        "label": pa.array([d.label for d in made], pa.string()).dictionary_encode(),
+        "label": arrow([d.label for d in made]).dictionary_encode(),
         **measured.account.dispatch,
     }
     run = {"end_ns": recording.end_ns, "iteration_ends_ns": [int(x) for x in recording.iteration_ends_ns]}
     run["events_sha256"] = recording.events_sha256
-    table = pa.table(columns).replace_schema_metadata({"morphling": json.dumps(run)})
+    table = table_of(columns).replace_schema_metadata({"morphling": json.dumps(run)})
     pq.write_table(table, path, compression="zstd")
 
 
 def write_churn(path: Path, recording: Recording) -> None:
     """Write the joins and leaves."""
-    pq.write_table(pa.table(dict(zip(("time_ns", "device", "online"), recording.churn, strict=True))), path)
+    pq.write_table(table_of(dict(zip(("time_ns", "device", "online"), recording.churn, strict=True))), path)
 
 
 def devices_table(facts: DeviceFacts, measured: Measured, end_ns: int) -> Any:
@@ -135,11 +156,11 @@ def devices_table(facts: DeviceFacts, measured: Measured, end_ns: int) -> Any:
     size = facts.size
     sums = {name: column[:size] for name, column in measured.account.device.items()}
     busy = measured.sweep.busy_ns[:size]
-    profiles = pa.array(list(facts.profile_names), pa.string())
-    return pa.table(
+    profiles = arrow(list(facts.profile_names))
+    return table_of(
         {
-            "name": pa.array(facts.names, pa.string()),
-            "profile": pa.DictionaryArray.from_arrays(pa.array(facts.profile.astype(np.int32)), profiles),
+            "name": arrow(list(facts.names)),
+            "profile": pa.DictionaryArray.from_arrays(arrow(facts.profile.astype(np.int32)), profiles),
             "group": facts.group,
             "memory_bytes": facts.memory_bytes,
             "idle_w": facts.idle_w,
