@@ -212,7 +212,7 @@ class Engine:
         if trouble is not None:
             raise self.trouble(trouble)
         if isinstance(self.lane, ClosedLane):
-            self.follow(running, running.notices(-1))
+            self.follow(running, running.notices())
         else:
             self.schedule(self.lane.collect(self.now_ns))
 
@@ -231,14 +231,15 @@ class Engine:
         """Tell the strategy what happened to a dispatch."""
         if version != running.version:
             return  # the dispatch was resolved again since
-        running.told_ns = notice.time_ns
         if notices is not None:
+            running.telling(notice)
             self.follow(running, notices)
         if notice.last:
             self.finish(running)
         if notice.lost is not None:
             self.decide(self.strategy.on_lost(running.sent, notice.lost, self.view))
-        if notice.done is not None and self.end_reason is None:
+        heard_out = notice.last or running.serial in self.running  # unless on_lost has just cancelled it
+        if notice.done is not None and self.end_reason is None and heard_out:
             self.decide(self.strategy.on_done(running.sent, notice.done, self.view))
 
     def finish(self, running: Running) -> None:
@@ -263,7 +264,7 @@ class Engine:
                 label=running.sent.label,
                 settled_ns=settled,
                 tasks=running.tasks,
-                times=tuple(running.times),
+                times=(*running.times, running.durations),
                 lost=running.lost.astype(bool),
             )
         )
@@ -297,7 +298,7 @@ class Engine:
             for again in self.lane.withdraw(withdrawn, self.now_ns):
                 if again not in withdrawn:  # rows behind the withdrawn ones start earlier now
                     again.version += 1
-                    self.follow(again, again.notices(again.told_ns))
+                    self.follow(again, again.notices())
         for running in withdrawn:
             self.finish(running)
 

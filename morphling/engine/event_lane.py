@@ -277,6 +277,9 @@ class EventLane:
             if last:
                 x.running.times[:] = self.row[x.first : x.last, K.DOWN_START : K.SETTLED + 1].T
                 x.running.lost[:] = state == K.LOST
+                for start in (0, 2, 4):  # what would have begun at the very instant of the loss did not
+                    never = (x.running.lost == 1) & (x.running.times[start] >= x.running.times[6])
+                    x.running.times[start : start + 2, never] = -1
                 del self.slots[serial]
         return told
 
@@ -298,7 +301,9 @@ class EventLane:
 
     def withdraw(self, running: Running, now_ns: int) -> list[tuple[Running, Notice]]:
         """Withdraw a dispatch now.  Returns what has to be told."""
-        x = self.slots[running.serial]
+        x = self.slots.get(running.serial)
+        if x is None:  # every row has settled at this very instant
+            return []
         self.room(6 * self.pending + 64)
         self.run("withdraw", x.first, x.last, now_ns)
         return self.collect(now_ns)

@@ -401,10 +401,12 @@ def run_closed(k, dev, rows, out, now, cut, coordinator):
             at = min(doomed, limit)
             out.settled[i] = at
             out.lost[i] = 1
-            if d == coordinator or rows.bytes_in[i] > 0:  # until then it stood in its queues, and the next behind it
+            if at >= dev.off[d]:  # the device leaves at that instant too: nothing moves up any more
+                at = dev.off[d] + 1
+            if rows.bytes_in[i] > 0 or rows.overlap[i] == 0:  # until then it stood in its queues, the next behind it
                 dev.free_down[d] = max(dev.free_down[d], at)
             dev.free_compute[d] = max(dev.free_compute[d], at)
-            if d != coordinator and rows.bytes_out[i] > 0:
+            if rows.bytes_out[i] > 0 or rows.overlap[i] == 0:
                 dev.free_up[d] = max(dev.free_up[d], at)
             continue
         duration = rows.duration[i]
@@ -486,7 +488,7 @@ def run_closed(k, dev, rows, out, now, cut, coordinator):
                 if bits_out == 0:
                     us = ue = ce
                 settled = ue
-        if settled > limit:
+        if settled > limit or dev.off[d] <= now:  # on an absent device nothing is instant
             out.lost[i] = 1
             if withdrawn:  # a stage that had not begun stood in its queue until now; one that had is cut short
                 if nd != fd:

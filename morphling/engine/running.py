@@ -17,12 +17,16 @@ __all__ = ["Notice", "Running"]
 
 @dataclass(frozen=True, eq=False)
 class Notice:
-    """At one instant: rows done and rows lost to tell, and whether the dispatch is over."""
+    """At one instant: rows done and rows lost to tell, and whether the dispatch is over.
+
+    ``settled`` : all rows that settled then, told or not (closed lane).
+    """
 
     time_ns: int
     done: IntArray | None
     lost: IntArray | None
     last: bool
+    settled: IntArray | None = None
 
 
 @dataclass(eq=False)
@@ -40,6 +44,7 @@ class Running:
     told_done: bool = False
     version: int = 0
     told_ns: int = -1
+    told_rows: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
         n = len(self.sent.tasks)
@@ -51,8 +56,17 @@ class Running:
         """The dispatched rows."""
         return self.sent.tasks
 
-    def notices(self, after_ns: int) -> Iterator[Notice]:
-        """What has to be told after ``after_ns``, in order, once all times are known (closed lane)."""
+    def telling(self, notice: Notice) -> None:
+        """A notice is being told: remember how far the strategy has heard."""
+        rows = np.zeros(0, np.int64) if notice.settled is None else notice.settled
+        self.told_rows = np.concatenate([self.told_rows, rows]) if notice.time_ns == self.told_ns else rows
+        self.told_ns = notice.time_ns
+
+    def notices(self) -> Iterator[Notice]:
+        """What has still to be told, in order, once all times are known (closed lane).
+
+        Rows may settle at an instant of which some rows have been told already, where a withdrawal made room for them.
+        """
         settled = self.times[6]
         if not len(settled):
             yield Notice(self.time_ns, np.zeros(0, np.int64), None, last=True)
@@ -60,14 +74,16 @@ class Running:
         end = int(settled.max())
         gone = self.lost.astype(bool)
         if isinstance(self.notify, All) and not gone.any():
-            yield Notice(end, np.arange(len(settled)), None, last=True)
+            yield Notice(end, np.arange(len(settled)), None, last=True, settled=np.flatnonzero(settled == end))
             return
+        fresh = settled >= self.told_ns
+        fresh[self.told_rows] = False
         order = np.lexsort((np.arange(len(settled)), settled))
-        order = order[settled[order] > after_ns] if after_ns >= 0 else order
+        order = order[fresh[order]]
         at = settled[order]
         starts = np.flatnonzero(np.r_[True, at[1:] != at[:-1]]) if len(at) else np.zeros(0, np.int64)
         stops = np.r_[starts[1:], len(at)]
-        done_so_far = int(np.count_nonzero(~gone & (settled <= after_ns))) if after_ns >= 0 else 0
+        done_so_far = int(np.count_nonzero(~gone & ~fresh))
         for a, z in zip(starts.tolist(), stops.tolist(), strict=True):
             rows = np.sort(order[a:z])
             moment = int(at[a])
@@ -81,7 +97,7 @@ class Running:
             else:
                 done = np.flatnonzero(~gone & (settled <= moment)) if tell == "all" else None
             if done is not None or len(lost_rows) or last:
-                yield Notice(moment, done, lost_rows if len(lost_rows) else None, last=last)
+                yield Notice(moment, done, lost_rows if len(lost_rows) else None, last=last, settled=rows)
 
     def tell(self, before: int, now: int, *, last: bool) -> str:
         """Which done rows an instant tells: ``these`` that finished now, ``all`` so far, or ``none``."""

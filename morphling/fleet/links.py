@@ -99,7 +99,8 @@ class Links:
         half_duplex: BoolArray | bool = False,
     ) -> Links:
         """Constant rates, one per device."""
-        down, up = np.asarray(down_bps), np.asarray(up_bps)
+        down: Any = np.asarray(down_bps)
+        up: Any = np.asarray(up_bps)
         size = len(down)
         return cls(
             trace_names=("constant",) * size,
@@ -139,4 +140,4 @@ class Links:
 
 def _joined(rates: list[IntArray | FloatArray]) -> Any:
     """Rates of several traces end to end; whole if all are."""
-    return np.concatenate(rates)  # type: ignore[arg-type] # of one dtype or the other
+    return np.concatenate(rates)

@@ -88,7 +88,7 @@ class DispatchRecord:
     label : the strategy's label
     settled_ns : when its last row was done or lost (``time_ns`` if it has no rows)
     tasks : the static columns; often the same object for many dispatches, so that they are held once
-    times : the seven `TIME_COLUMNS` in order, each int64[n]; -1 as `morphling.interfaces.events` says
+    times : the `TIME_COLUMNS` in order, each int64[n]; -1 as `morphling.interfaces.events` says
     lost : bool[n], True where the row did not finish
     """
 
@@ -145,7 +145,7 @@ def static_sha256(tasks: TaskColumns) -> bytes:
 def dispatch_bytes(dispatch: DispatchRecord, static: bytes) -> Iterable[bytes | memoryview]:
     """The pieces of one dispatch that enter ``events_sha256``, in order; ``static`` is `static_sha256` of its tasks.
 
-    Serial and time as int64, label in UTF-8 with a closing NUL, ``static``, the seven time columns as int64, ``lost``
+    Serial and time as int64, label in UTF-8 with a closing NUL, ``static``, the time columns as int64, ``lost``
     as uint8; all little-endian.
     """
     yield np.array([dispatch.serial, dispatch.time_ns], "<i8").tobytes()

@@ -77,7 +77,10 @@ def _row_sums(block: Sequence[DispatchRecord]) -> dict[str, IntArray]:
         size = gather(block, sizes)
         sums[total] = size if ended is None else np.where(ended, size, 0)
         sums[f"{stage}_ns"] = spent
-    sums["compute_ns"], _ = _stage(block, "compute", settled)
+    spent, ended = _stage(block, "compute", settled)
+    work = gather(block, "compute_ns")
+    # tiles of a pipelined row wait for data in between; a cut row worked at most until it was cut
+    sums["compute_ns"] = work if ended is None else np.minimum(work, spent)
     return sums
 
 

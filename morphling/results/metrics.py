@@ -10,7 +10,7 @@ import numpy as np
 from morphling.fleet import Fleet
 from morphling.interfaces.recording import Recording
 from morphling.results.accounting import Account, account
-from morphling.results.sweep import Sweep, sweep
+from morphling.results.sweep import sweep
 from morphling.types import SECOND_NS, FloatArray, Int32Array, IntArray
 
 __all__ = ["DeviceFacts", "Measured", "energy_j", "measure", "metrics", "phase_of", "recovery"]
@@ -62,7 +62,7 @@ class Measured:
 
     metrics: dict[str, Any]
     account: Account
-    sweep: Sweep
+    peak_bytes: IntArray
 
 
 def metrics(recording: Recording, fleet: Fleet | DeviceFacts, wall_time_s: float | None = None) -> dict[str, Any]:
@@ -78,10 +78,10 @@ def measure(recording: Recording, facts: DeviceFacts, wall_time_s: float | None 
     """
     size, end = facts.size, recording.end_ns
     sums = account(recording.dispatches, size)
-    swept = sweep(recording.dispatches, size)
+    peak = sweep(recording.dispatches, size)
     why: dict[str, str] = {}
     device = {name: column[:size] for name, column in sums.device.items()}
-    busy = swept.busy_ns[:size]
+    busy = device["compute_ns"]
     values: dict[str, Any] = {
         **_iterations(recording.iteration_ends_ns, why),
         "makespan_s": _s(end),
@@ -91,8 +91,8 @@ def measure(recording: Recording, facts: DeviceFacts, wall_time_s: float | None 
         "coordinator_compute_s": _s(sums.device["compute_ns"][size]),
         "bytes_down": int(device["bytes_down"].sum()),
         "bytes_up": int(device["bytes_up"].sum()),
-        "peak_device_memory_bytes": int(swept.peak_bytes[:size].max(initial=0)),
-        "coordinator_peak_memory_bytes": int(swept.peak_bytes[size]),
+        "peak_device_memory_bytes": int(peak[:size].max(initial=0)),
+        "coordinator_peak_memory_bytes": int(peak[size]),
         "device_utilization": _utilization(busy, end, why),
         "energy_j": _total_energy(facts, busy, why),
         "devices": size,
@@ -107,7 +107,7 @@ def measure(recording: Recording, facts: DeviceFacts, wall_time_s: float | None 
     }
     if wall_time_s is None:
         why["wall_time_s"] = "the wall time of the run was not given"
-    return Measured({**values, "not_available": why}, sums, swept)
+    return Measured({**values, "not_available": why}, sums, peak)
 
 
 def _s(ns: int | np.int64) -> float:

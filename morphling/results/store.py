@@ -155,7 +155,6 @@ def devices_table(facts: DeviceFacts, measured: Measured, end_ns: int) -> Any:
     """One row per device, as an Arrow table; `docs/metrics.md` lists the columns."""
     size = facts.size
     sums = {name: column[:size] for name, column in measured.account.device.items()}
-    busy = measured.sweep.busy_ns[:size]
     profiles = arrow(list(facts.profile_names))
     return table_of(
         {
@@ -174,9 +173,8 @@ def devices_table(facts: DeviceFacts, measured: Measured, end_ns: int) -> Any:
             "download_s": sums["download_ns"] / 1e9,
             "compute_s": sums["compute_ns"] / 1e9,
             "upload_s": sums["upload_ns"] / 1e9,
-            "busy_s": busy / 1e9,
-            "peak_memory_bytes": measured.sweep.peak_bytes[:size],
-            "energy_j": energy_j(facts, busy),
+            "peak_memory_bytes": measured.peak_bytes[:size],
+            "energy_j": energy_j(facts, sums["compute_ns"]),
             "online_ns": facts.online_ns,
         }
     )

@@ -1,6 +1,6 @@
-"""Sweeps over time: the peak memory of each device, and how long each device computes.
+"""A sweep over time: the peak memory of each device.
 
-Both look at intervals per device.  The engine's stages are first in, first out, so rows in table order are nearly
+It looks at intervals per device.  The engine's stages are first in, first out, so rows in table order are nearly
 always in order of time too and nothing has to be sorted; where they are not, they are sorted here.
 """
 
@@ -14,19 +14,11 @@ from numpy.typing import NDArray
 
 from morphling.interfaces.recording import DispatchRecord, TaskColumns
 from morphling.results.accounting import blocks, gather
-from morphling.types import BoolArray, Int32Array, IntArray
+from morphling.types import Int32Array, IntArray
 
-__all__ = ["Sweep", "covered_ns", "peak_level", "sweep"]
+__all__ = ["peak_level", "sweep"]
 
 LIMIT = (1 << 63) - 1
-
-
-@dataclass(frozen=True, eq=False)
-class Sweep:
-    """``peak_bytes``, ``busy_ns`` int64[N + 1]; the coordinator is the last."""
-
-    peak_bytes: IntArray
-    busy_ns: IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,26 +47,23 @@ class _Order:
         return column if self.rows is None else column[self.rows]
 
 
-def sweep(dispatches: Sequence[DispatchRecord], size: int) -> Sweep:
-    """Peak resident bytes and computing time of each of ``size`` devices and of the coordinator.
+def sweep(dispatches: Sequence[DispatchRecord], size: int) -> IntArray:
+    """Peak resident bytes of each of ``size`` devices and of the coordinator, int64[size + 1].
 
     A row holds its ``resident_bytes`` from the start of its download (of its computing, if nothing is downloaded) until
-    it is settled; at one instant, what leaves goes before what comes.  Computing time is the union of the computing
-    intervals; one that was cut short lasts until its row was lost.
+    it is settled; at one instant, what leaves goes before what comes.
     """
-    peak, busy = np.zeros(size + 1, np.int64), np.zeros(size + 1, np.int64)
+    peak = np.zeros(size + 1, np.int64)
     known: dict[int, tuple[TaskColumns, _Order]] = {}
     for block in blocks(dispatches, quiet=True):
         order = _order(block, size, known)
         settled = gather(block, "settled_ns")
-        compute_start, compute_end = gather(block, "compute_start_ns"), gather(block, "compute_end_ns")
         held_from = gather(block, "download_start_ns")
         instant = gather(block, "bytes_in") == 0
         if instant.any():
-            held_from = np.where(instant, compute_start, held_from)
+            held_from = np.where(instant, gather(block, "compute_start_ns"), held_from)
         _peak(order, held_from, settled, gather(block, "resident_bytes"), peak)
-        _busy(order, compute_start, compute_end, settled, busy)
-    return Sweep(peak, busy)
+    return peak
 
 
 def _order(block: Sequence[DispatchRecord], size: int, known: dict[int, tuple[TaskColumns, _Order]]) -> _Order:
@@ -130,28 +119,6 @@ def peak_level(counts: IntArray, start: IntArray, end: IntArray, weight: IntArra
     return np.concatenate(tops)
 
 
-def covered_ns(counts: IntArray, start: IntArray, end: IntArray) -> IntArray:
-    """Length of the union of the intervals ``[start, end)`` of each group; groups as in `peak_level`."""
-    length = end - start
-    first = np.cumsum(counts) - counts
-    follows = np.ones(len(start), np.bool_)
-    follows[1:] = start[1:] >= end[:-1]
-    follows[first] = True
-    if follows.all():
-        return np.add.reduceat(length, first)
-    unions: list[IntArray] = []
-    for groups, rows in _portions(counts, start, end):
-        s, e, _ = _keys(counts[groups], start[rows], end[rows], length[rows])
-        order = _ascending(s)
-        if order is not None:
-            s, e = s[order], e[order]
-        # Keys of later groups are all larger, so one running maximum serves every group.
-        reach = np.concatenate([[-1], np.maximum.accumulate(e)[:-1]])
-        fresh = np.maximum(e - np.maximum(s, reach), 0)
-        unions.append(np.add.reduceat(fresh, np.cumsum(counts[groups]) - counts[groups]))
-    return np.concatenate(unions)
-
-
 def _portions(counts: IntArray, start: IntArray, end: IntArray) -> list[tuple[slice, slice]]:
     """Groups and their rows, cut so that (group, time) fits one int64."""
     span = int(end.max()) - int(start.min()) + 1
@@ -170,16 +137,3 @@ def _keys(counts: IntArray, start: IntArray, end: IntArray, weight: IntArray) ->
 def _ascending(keys: IntArray) -> IntArray | None:
     """The order that sorts ``keys``; None if they are sorted."""
     return None if np.all(keys[1:] >= keys[:-1]) else np.argsort(keys, kind="stable")
-
-
-def _busy(order: _Order, start: IntArray, end: IntArray, settled: IntArray, busy: IntArray) -> None:
-    s, e = order.take(start), order.take(end)
-    counts, devices = order.counts, order.devices
-    if e.min() < 0:
-        e = np.where(e < 0, order.take(settled), e)
-    began: BoolArray = s >= 0
-    if not began.all():
-        kept, counts = np.unique(np.repeat(np.arange(len(counts)), counts)[began], return_counts=True)
-        s, e, devices = s[began], e[began], devices[kept]
-    if len(s):
-        np.add.at(busy, devices, covered_ns(counts, s, e))

@@ -171,6 +171,7 @@ class Erratic(Strategy):
         self.heard: list[tuple[Any, ...]] = []
         self.budget = self.random.randint(2, 8)
         self.sent = 0
+        self.sent_at: list[float] = []
 
     def table(self) -> TaskTable:
         """A few rows, with dependencies and releases."""
@@ -192,6 +193,7 @@ class Erratic(Strategy):
         """A dispatch of one of the three kinds."""
         self.budget -= 1
         self.sent += 1
+        self.sent_at.append(self.heard[-1][0])
         table = table or self.table()
         notify = self.random.choice([All(), Each(), Quorum(self.random.randint(1, len(table)))])
         return Dispatch(table, notify, tag=self.sent, label=f"d{self.sent}")
@@ -199,8 +201,9 @@ class Erratic(Strategy):
     def act(self) -> list[Any]:
         """Something at random."""
         out: list[Any] = []
-        if self.random.random() < 0.25:
-            out.append(Cancel(self.random.randrange(self.sent)))
+        earlier = [serial for serial, time in enumerate(self.sent_at) if time < self.heard[-1][0]]
+        if earlier and self.random.random() < 0.25:
+            out.append(Cancel(self.random.choice(earlier)))
         if self.budget > 0 and self.random.random() < 0.6:
             out.append(self.dispatch())
         if self.random.random() < 0.2:

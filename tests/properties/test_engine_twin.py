@@ -26,7 +26,7 @@ def story(strategy, recording):
     """Everything that has to be equal: rows with their seven times and whether they are lost, and what was heard."""
     table = []
     for d in recording.dispatches:
-        columns = np.stack(d.times).T.tolist() if len(d.lost) else []
+        columns = np.stack(d.times[:7]).T.tolist() if len(d.lost) else []
         table += [(d.serial, d.label, d.time_ns, i, *times, bool(d.lost[i])) for i, times in enumerate(columns)]
     heard = {"heard": strategy.heard, "end": recording.end_ns, "iterations": list(recording.iteration_ends_ns)}
     return {"rows": table, **heard}

@@ -97,7 +97,7 @@ def test_memory_is_respected_and_too_little_is_refused():
         held = np.bincount(d.tasks.device, d.tasks.resident_bytes, minlength=fleet.size + 1)[: fleet.size]
         assert (held <= fleet.memory_bytes).all()
     assert len(recording.dispatches) > len(replay(small_fleet(), work)[0].dispatches)  # groups go one after another
-    with pytest.raises(PlanError, match="it would with .* times the memory"):
+    with pytest.raises(PlanError, match=r"it would with .* times the memory"):
         replay(small_fleet(memory=3_000_000), work)
     with pytest.raises(PlanError, match="memory"):
         replay(small_fleet(memory=1_000), work)

@@ -10,7 +10,9 @@ import pytest
 
 
 def morphling(*args, cwd=None):
-    return subprocess.run([sys.executable, "-m", "morphling", *args], capture_output=True, text=True, cwd=cwd, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "morphling", *args], capture_output=True, text=True, cwd=cwd, check=False
+    )
 
 
 def test_help_and_version():

@@ -47,7 +47,7 @@ def saved(folder, size, used, count=1, label="forward/{}"):
         rows = np.add.outer(np.asarray(used, np.int64), np.array([0, 1, 1, 1 + 2 * S, 1 + 2 * S, 1 + 3 * S, 1 + 3 * S]))
         rows[:, 0] = 0
         rows += serial * 4 * S
-        times = tuple(np.ascontiguousarray(c) for c in rows.T)
+        times = tuple(np.ascontiguousarray(c) for c in (*rows.T, np.maximum(rows[:, 3] - rows[:, 2], 0)))
         settled = int(rows.max(initial=0))
         lost = np.zeros(len(used), np.bool_)
         dispatches.append(DispatchRecord(serial, serial * 4 * S, label.format(serial), settled, tasks, times, lost))

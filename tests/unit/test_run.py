@@ -29,9 +29,18 @@ strategy: {name: cleave}
 def test_run_folder_holds_everything(tmp_path):
     results = morphling.run(SMALL, out=tmp_path / "r", figures=False)
     names = {p.name for p in (tmp_path / "r").iterdir()}
-    assert {"scenario.yaml", "manifest.json", "metrics.json", "events.parquet", "devices.parquet", "timeline.json"} <= names
+    assert {
+        "scenario.yaml",
+        "manifest.json",
+        "metrics.json",
+        "events.parquet",
+        "devices.parquet",
+        "timeline.json",
+    } <= names
     assert results.metrics["devices"] == 4
-    assert results.metrics["events_sha256"] == json.loads((tmp_path / "r" / "metrics.json").read_text())["events_sha256"]
+    assert (
+        results.metrics["events_sha256"] == json.loads((tmp_path / "r" / "metrics.json").read_text())["events_sha256"]
+    )
     assert results.verify()
     assert results.manifest["seed"] == 7
     assert results.manifest["executor"]["executor"] == "analytic"
@@ -96,7 +105,8 @@ def test_devices_keep_their_numbers_when_another_group_changes():
 
 def test_up_and_down_are_not_swapped():
     text = SMALL.replace(
-        "{trace: mobiperf-wifi, offset: {uniform: [0 s, 600 s]}, latency: 5 ms}", "{downlink: 8 Mbit/s, uplink: 2 Mbit/s}"
+        "{trace: mobiperf-wifi, offset: {uniform: [0 s, 600 s]}, latency: 5 ms}",
+        "{downlink: 8 Mbit/s, uplink: 2 Mbit/s}",
     )
     text += "coordinator: {downlink: 3 Gbit/s, uplink: 5 Gbit/s}\n"
     fleet = build(load_scenario(text)).fleet

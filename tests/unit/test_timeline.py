@@ -15,8 +15,10 @@ from morphling.results.timeline import choose_devices, write_timeline
 
 def record(serial, label, tasks, rows, lost=None):
     times = np.array(rows, np.int64).reshape(len(tasks), 7)
+    started, ended = times[:, 2], np.where(times[:, 3] >= 0, times[:, 3], times[:, 6])
+    work = np.where(started >= 0, ended - started, 0)
     gone = np.zeros(len(tasks), np.bool_) if lost is None else np.array(lost, np.bool_)
-    columns = tuple(np.ascontiguousarray(c) for c in times.T)
+    columns = tuple(np.ascontiguousarray(c) for c in (*times.T, work))
     return DispatchRecord(serial, 0, label, int(times[:, 6].max(initial=0)), tasks, columns, gone)
 
 
