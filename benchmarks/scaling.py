@@ -1,7 +1,7 @@
 """Time and memory of one Cleave batch against device count: plan + replay in memory, each size in a fresh process.
 
-OPT-13B, batch 128 x 1024, devices sampled as published (5-7 TFLOP/s, 1-3 GB) on the shipped LTE, Wi-Fi and 5G traces with
-random offsets, coordinator unlimited (links private) unless --finite is given.
+OPT-13B, batch 128 x 1024, devices sampled as published (5-7 TFLOP/s, 1-3 GB) on the shipped LTE, Wi-Fi and 5G traces
+with random offsets, coordinator unlimited (links private) unless --finite is given.
 
 usage: python benchmarks/scaling.py [--devices 256 1024 8192 100000] [--finite] [--repeat 1]
 """

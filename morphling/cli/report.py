@@ -32,7 +32,10 @@ def report(
         return
     from rich.console import Console
 
-    Console().print(results.table())
+    console = Console()
+    console.print(results.table())
+    for line in results.notes():
+        console.print(line, highlight=False, soft_wrap=True)
     if verify:
         print("events_sha256 verified")
 

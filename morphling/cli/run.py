@@ -46,6 +46,6 @@ def run(
 
     console = Console()
     console.print(results.table())
-    for note in results.manifest["notes"]:
-        console.print(f"note: {note}", highlight=False)
+    for line in results.notes():
+        console.print(line, highlight=False, soft_wrap=True)
     print(f"run folder: {results.folder}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from morphling.errors import InputError
 from morphling.interfaces.events import EVENT_COLUMNS
 from morphling.interfaces.recording import Recording, dispatch_bytes, static_sha256
-from morphling.results.human import METRIC_UNITS, human
+from morphling.results.human import METRIC_UNITS, human, seconds_text
 from morphling.results.metrics import metrics as measure_metrics
 from morphling.results.store import (
     DEVICES_FILE,
@@ -104,18 +104,47 @@ class Results:
         return [(name, self.metrics[name], unit) for name, unit in METRIC_UNITS.items() if name in self.metrics]
 
     def table(self) -> Table:
-        """The summary as a `rich` table with units that people read."""
+        """The summary as a `rich` table with units that people read.
+
+        Left out is what repeats another line or says that nothing happened: the extremes of a single iteration, losses
+        and recovery where no row was lost, the coordinator's memory where no row used any.
+        """
         from rich.table import Table  # noqa: PLC0415 - scripts that print nothing need no rich
 
-        table = Table(title=self.folder.name, title_justify="left")
+        quiet = {"iteration_time_min_s", "iteration_time_max_s"} if self.metrics.get("iterations") == 1 else set()
+        if self.metrics.get("lost_rows") == 0:
+            quiet |= {"loss_instants", "unrecovered_losses", "recovery_time_s"}
+        if self.metrics.get("coordinator_peak_memory_bytes") == 0:
+            quiet.add("coordinator_peak_memory_bytes")
+        table = Table(title=self.folder.name, title_justify="left", caption_justify="left")
         table.add_column("metric")
         table.add_column("value", justify="right", no_wrap=True)
         for name, value, _ in self.summary():
+            if name in quiet:
+                continue
             shown = human(name, value)
             table.add_row(name, shown[:16] + "…" if name == "events_sha256" else shown)
         for name, why in self.metrics.get("not_available", {}).items():
+            if name in quiet:
+                continue
             table.caption = f"{table.caption or ''}{name}: {why}. "
         return table
+
+    def notes(self) -> list[str]:
+        """Lines to read beside the table: the plan and its bounds, who was left out and why, what was assumed."""
+        said = self.manifest.get("strategy", {})
+        lines = []
+        if "estimate_s" in said:
+            bounds = ", ".join(f"{k} {seconds_text(v)}" for k, v in said.get("lower_bounds", {}).items() if v > 0)
+            lines.append(
+                f"plan: estimated {seconds_text(said['estimate_s'])} an iteration; no plan beats {bounds}; "
+                f"the slowest device takes {said.get('load_imbalance', 0.0):.1%} more than the mean"
+            )
+        left = ", ".join(f"{n} {why}" for why, n in said.get("devices_left_out", {}).items())
+        if left:
+            lines.append(f"left out: {left}")
+        lines += [f"assumed: {text}" for text in said.get("assumptions", [])]
+        return lines + [f"note: {text}" for text in self.manifest.get("notes", [])]
 
     def _repr_html_(self) -> str:
         rows = "".join(
