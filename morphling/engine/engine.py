@@ -217,9 +217,19 @@ class Engine:
             self.schedule(self.lane.collect(self.now_ns))
 
     def schedule(self, told: list[tuple[Running, Notice]]) -> None:
-        """Have notices told at their instant, by dispatch serial."""
+        """Have notices told at their instant, by dispatch serial; of one instant and dispatch, in one go."""
         for running, notice in told:
-            self.at(notice.time_ns, running.serial, self.tell, running, notice, running.version)
+            if running.untold is None:
+                running.untold = notice
+                self.at(notice.time_ns, running.serial, self.tell_untold, running, running.version)
+            else:
+                running.untold = running.untold.and_then(notice)
+
+    def tell_untold(self, running: Running, version: int) -> None:
+        """Tell what has come together at this instant."""
+        notice, running.untold = running.untold, None
+        if notice is not None:
+            self.tell(running, notice, version)
 
     def follow(self, running: Running, notices: Iterator[Notice]) -> None:
         """Schedule the next notice of a dispatch whose times are known."""

@@ -181,6 +181,7 @@ class EventLane:
     def reset(self) -> None:
         """Nothing is in flight: forget all rows and stale events."""
         self.dev[:, QUEUES] = -1
+        self.dev[:, K.PICKING] = 0
         for i in (0, 2, 3, 5, 6):
             self.counter[i] = 0
         self.edges = self.logged = 0

@@ -151,9 +151,10 @@ class Shared(NamedTuple):
     UP_START,
     UP_END,
     SETTLED,
+    ASKED_UP,
     LOG,
     STACK,
-) = range(26)
+) = range(27)
 (
     Q_DOWN,
     Q_COMP,
@@ -163,8 +164,8 @@ class Shared(NamedTuple):
     BUSY_DOWN,
     BUSY_COMP,
     BUSY_UP,
-    ASKED_UP,
     HALF_DUPLEX,
+    PICKING,
     EPOCH,
 ) = range(11)
 DEV_COLUMNS = EPOCH + 3
@@ -716,7 +717,8 @@ def share_next(s, side, base):
 # ----------------------------------------------------------------------------------------------------------- event lane
 
 WAITING, DONE, LOST = 0, 1, 2
-RELEASE, ARRIVE_DOWN, ARRIVE_UP, OVER_COMP, OVER_DOWN, OVER_UP, STEP_DOWN, STEP_UP, NOTHING = range(9)
+RELEASE, ARRIVE_DOWN, ARRIVE_UP, OVER_COMP, OVER_DOWN, OVER_UP, STEP_DOWN, STEP_UP, PICK, NOTHING = range(10)
+AFTER_ALL = 1 << 60
 REACHED, NOTICE, GROW, STUCK = 0, 1, 2, 3
 NOTIFY_ALL, NOTIFY_EACH = -1, 0  # a positive number is a quorum
 
@@ -727,9 +729,13 @@ def event_add(p, time, what, ident, tag):
     serial = p.counter[1]
     p.counter[0] = i + 1
     p.counter[1] = serial + 1
+    if what == PICK:  # behind everything else of its instant, also behind what is yet to be scheduled
+        serial += AFTER_ALL
     while i > 0:
         parent = (i - 1) >> 1
-        if p.heap[parent, HEAP_TIME] <= time:  # a new event has the highest serial, so equal times stay
+        if p.heap[parent, HEAP_TIME] < time or (
+            p.heap[parent, HEAP_TIME] == time and p.heap[parent, HEAP_SERIAL] < serial
+        ):
             break
         p.heap[i, HEAP_TIME] = p.heap[parent, HEAP_TIME]
         p.heap[i, HEAP_SERIAL] = p.heap[parent, HEAP_SERIAL]
@@ -864,14 +870,14 @@ def start_down(k, s, p, size, d, now):
     if p.dev[d, HALF_DUPLEX]:
         if p.dev[d, BUSY_UP] > 0:
             return True
+        skip_uploaded(p, d)
         u = p.dev[d, Q_UP]
         if (
             u >= 0
-            and p.row[u, STATE] == WAITING
             and p.row[u, TILES] > 0
             and p.row[u, BITS_OUT] > 0
             and p.row[u, COMPUTED] > p.row[u, SENT_UP]
-            and (p.dev[d, ASKED_UP] < p.row[r, READY] or (p.dev[d, ASKED_UP] == p.row[r, READY] and u < r))
+            and (p.row[u, ASKED_UP] < p.row[r, READY] or (p.row[u, ASKED_UP] == p.row[r, READY] and u < r))
         ):
             return True  # the upload asked first
     j = p.row[r, SENT_DOWN]
@@ -917,7 +923,11 @@ def skip_computed(p, d):
 def skip_uploaded(p, d):
     """Move the front of the upload queue over rows that need it no more."""
     r = p.dev[d, Q_UP]
-    while r >= 0 and (p.row[r, STATE] != WAITING or p.row[r, SENT_UP] == max(p.row[r, TILES], 1)):
+    while r >= 0 and (
+        p.row[r, STATE] != WAITING
+        or p.row[r, SENT_UP] == max(p.row[r, TILES], 1)
+        or (p.row[r, BITS_OUT] == 0 and p.row[r, TILES] > 0 and p.row[r, COMPUTED] == p.row[r, TILES])
+    ):
         r = p.row[r, FOLLOWS]
     p.dev[d, Q_UP] = r
 
@@ -944,14 +954,6 @@ def start_up(k, s, p, size, d, now):
         return True
     skip_uploaded(p, d)
     r = p.dev[d, Q_UP]
-    while (
-        r >= 0
-        and p.row[r, TILES] > 0
-        and p.row[r, BITS_OUT] == 0
-        and (p.row[r, STATE] != WAITING or p.row[r, COMPUTED] == p.row[r, TILES])
-    ):
-        r = p.row[r, FOLLOWS]
-    p.dev[d, Q_UP] = r
     if (
         r < 0
         or p.row[r, STATE] != WAITING
@@ -970,13 +972,18 @@ def start_up(k, s, p, size, d, now):
 
 
 def kick(k, s, p, size, d, now):
-    """Start whatever a device can start now."""
+    """Start whatever a device can start now; who has a half-duplex channel next is seen when all else has happened."""
+    if p.dev[d, HALF_DUPLEX]:
+        start_comp(p, size, d, now)
+        if p.dev[d, PICKING] == 0:
+            p.dev[d, PICKING] = 1
+            event_add(p, now, PICK, d, 0)
+        return True
     fine = start_down(k, s, p, size, d, now)
     start_comp(p, size, d, now)
     fine = start_up(k, s, p, size, d, now) and fine
-    if p.dev[d, HALF_DUPLEX]:
-        fine = start_down(k, s, p, size, d, now) and fine
-    return fine
+    # once more: the row that started together may download nothing
+    return start_down(k, s, p, size, d, now) and fine
 
 
 def open_row(k, s, p, size, r, now):
@@ -1134,7 +1141,7 @@ def advance(k, s, p, size, until, answer):
                 p.row[r, COMPUTED] += 1
                 if p.row[r, TILES] > 0:
                     if p.row[r, BITS_OUT] > 0 and p.row[r, COMPUTED] == p.row[r, SENT_UP] + 1:
-                        p.dev[d, ASKED_UP] = time
+                        p.row[r, ASKED_UP] = time
                     if p.row[r, COMPUTED] == p.row[r, TILES]:
                         p.row[r, COMP_END] = time
                         if p.row[r, BITS_OUT] == 0:
@@ -1160,6 +1167,11 @@ def advance(k, s, p, size, until, answer):
                 p.row[ident, WAITS] -= 1
                 if p.row[ident, WAITS] == 0 and p.row[ident, STATE] == WAITING:
                     fine = open_row(k, s, p, size, ident, time)
+            elif what == PICK:
+                d = ident
+                p.dev[d, PICKING] = 0
+                fine = start_down(k, s, p, size, d, time)
+                fine = start_up(k, s, p, size, d, time) and fine
             elif what == STEP_DOWN or what == STEP_UP:
                 upward = what == STEP_UP
                 d = ident

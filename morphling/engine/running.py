@@ -28,6 +28,10 @@ class Notice:
     last: bool
     settled: IntArray | None = None
 
+    def and_then(self, later: Notice) -> Notice:
+        """Both as one: what rows did at an instant, and what the devices that left at it did to them."""
+        return Notice(self.time_ns, _union(self.done, later.done), _union(self.lost, later.lost), last=later.last)
+
 
 @dataclass(eq=False)
 class Running:
@@ -44,6 +48,7 @@ class Running:
     told_done: bool = False
     version: int = 0
     told_ns: int = -1
+    untold: Notice | None = None
     told_rows: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
@@ -106,3 +111,9 @@ class Running:
         if isinstance(self.notify, Quorum):
             return "all" if before < self.notify.k <= now else "none"
         return "all" if last else "none"
+
+
+def _union(first: IntArray | None, second: IntArray | None) -> IntArray | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return np.union1d(first, second)

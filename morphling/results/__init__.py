@@ -8,6 +8,15 @@ from __future__ import annotations
 from morphling.results.metrics import DeviceFacts, metrics
 from morphling.results.results import Results
 from morphling.results.timeline import write_timeline
-from morphling.results.write import new_run_folder, take_folder, write_run
+from morphling.results.write import check_room, new_run_folder, take_folder, write_run
 
-__all__ = ["DeviceFacts", "Results", "metrics", "new_run_folder", "take_folder", "write_run", "write_timeline"]
+__all__ = [
+    "DeviceFacts",
+    "Results",
+    "check_room",
+    "metrics",
+    "new_run_folder",
+    "take_folder",
+    "write_run",
+    "write_timeline",
+]

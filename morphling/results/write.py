@@ -30,7 +30,7 @@ from morphling.results.store import (
 )
 from morphling.results.timeline import write_timeline
 
-__all__ = ["new_run_folder", "plain", "take_folder", "write_run"]
+__all__ = ["check_room", "new_run_folder", "plain", "take_folder", "write_run"]
 
 
 def new_run_folder(base: Path, name: str, now: datetime | None = None) -> Path:
@@ -38,7 +38,10 @@ def new_run_folder(base: Path, name: str, now: datetime | None = None) -> Path:
 
     Characters of ``name`` that a file name should not hold become ``-``.
     """
-    base.mkdir(parents=True, exist_ok=True)
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{base}: cannot be made: {error.strerror}") from error
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
     stamp = (now or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     copy = 1
@@ -48,8 +51,29 @@ def new_run_folder(base: Path, name: str, now: datetime | None = None) -> Path:
             folder.mkdir()
         except FileExistsError:
             copy += 1
+        except OSError as error:
+            raise RunError(f"{folder}: cannot be made: {error.strerror}") from error
         else:
             return folder
+
+
+def check_room(folder: Path) -> None:
+    """Refuse, before anything is run, a ``folder`` that `write_run` could not fill; leaves nothing behind.
+
+    ``InputError`` if it holds anything, is no folder, or the nearest folder above that exists takes no new entries.
+    """
+    try:
+        if folder.exists() or folder.is_symlink():
+            take_folder(folder)
+        above = folder.resolve().parent
+        while not above.exists():
+            above = above.parent
+        with tempfile.TemporaryDirectory(prefix=".morphling-", dir=above):
+            pass  # asking for permission says less than trying: read-only mounts, /proc, root
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"{folder}: {above} is not a folder") from error
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made: {error.strerror}") from error
 
 
 def take_folder(folder: Path) -> Path:

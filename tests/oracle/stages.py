@@ -64,6 +64,7 @@ class Batch:
         for row in self.rows:
             for j in table.dep_idx[table.dep_ptr[row.index] : table.dep_ptr[row.index + 1]]:
                 self.rows[int(j)].followers.append(row)
+        self.left, self.done = len(self.rows), 0
         self.fresh: list[Row] = []
         self.noticed = False
         self.told = False
@@ -72,7 +73,7 @@ class Batch:
     @property
     def over(self) -> bool:
         """Whether every row is done or lost."""
-        return all(row.over for row in self.rows)
+        return self.left == 0
 
 
 class Place:

@@ -177,6 +177,7 @@ class Twin(Stages):
 
     def settle(self, row: Row) -> None:
         """The row is done."""
+        row.batch.done += 1
         row.times[SETTLED] = self.now
         self.places[row.device].rows.remove(row)
         self.fresh(row)
@@ -203,6 +204,7 @@ class Twin(Stages):
 
     def fresh(self, row: Row) -> None:
         """The row's dispatch may have something to tell at this instant."""
+        row.batch.left -= 1
         row.batch.fresh.append(row)
         self.notice(row.batch)
 
@@ -231,12 +233,11 @@ class Twin(Stages):
         """The done rows that ``notify`` asks to hear of at this instant, if any."""
         if isinstance(batch.notify, Each):
             return fresh or None
-        done = [row.index for row in batch.rows if row.over and not row.lost]
-        due = len(done) >= batch.notify.k if isinstance(batch.notify, Quorum) else batch.over
+        due = batch.done >= batch.notify.k if isinstance(batch.notify, Quorum) else batch.over
         if batch.told or not due:
             return None
         batch.told = True
-        return done
+        return [row.index for row in batch.rows if row.over and not row.lost]
 
     def withdraw(self, serials: list[int]) -> None:
         """The strategy does not want these rows any more."""

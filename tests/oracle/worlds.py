@@ -9,7 +9,18 @@ import numpy as np
 
 from morphling.fleet import Availability, Coordinator, Fleet, Links, LinkTrace, PastEnd
 from morphling.interfaces.executor import Executor
-from morphling.interfaces.strategy import All, Cancel, Dispatch, Done, Each, IterationDone, Quorum, Strategy, WakeAt
+from morphling.interfaces.strategy import (
+    All,
+    Cancel,
+    Dispatch,
+    Done,
+    Each,
+    IterationDone,
+    Notify,
+    Quorum,
+    Strategy,
+    WakeAt,
+)
 from morphling.interfaces.tasks import TaskTable
 from morphling.types import FAR_NS, DType, Kind
 
@@ -195,7 +206,8 @@ class Erratic(Strategy):
         self.sent += 1
         self.sent_at.append(self.heard[-1][0])
         table = table or self.table()
-        notify = self.random.choice([All(), Each(), Quorum(self.random.randint(1, len(table)))])
+        kinds: list[Notify] = [All(), Each(), Quorum(self.random.randint(1, len(table)))]
+        notify = self.random.choice(kinds)
         return Dispatch(table, notify, tag=self.sent, label=f"d{self.sent}")
 
     def act(self) -> list[Any]:
