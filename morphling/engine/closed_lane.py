@@ -15,8 +15,8 @@ from morphling.types import Int32Array, IntArray
 
 __all__ = ["ClosedLane", "Trouble", "views"]
 
-COMPILE_AFTER = 20_000
-"""Rows after which compiling pays: interpreted rows cost about 10 µs, loading numba and its cache about half a
+COMPILE_AFTER = 40_000
+"""Tiles after which compiling pays: an interpreted tile costs about 10 µs, loading numba and its cache about half a
 second."""
 
 
@@ -50,7 +50,7 @@ class ClosedLane:
     def __init__(self, links: LinkArrays, size: int, *, compiled: bool | None) -> None:
         self.size = size
         self.force = compiled
-        self.rows = 0
+        self.tiles = 0
         self.links = links
         self.link_views = views(links)
         free = [np.zeros(size + 1, np.int64) for _ in range(3)]
@@ -60,10 +60,10 @@ class ClosedLane:
         self.open: list[tuple[Running, Int32Array, IntArray]] = []
         self.closed: set[int] = set()
 
-    def pick(self, rows: int) -> bool:
+    def pick(self, tiles: int) -> bool:
         """Whether to run the next rows compiled."""
-        self.rows += rows
-        return self.force if self.force is not None else is_loaded() or self.rows > COMPILE_AFTER
+        self.tiles += tiles
+        return self.force if self.force is not None else is_loaded() or self.tiles > COMPILE_AFTER
 
     def columns(self, tasks: TaskTable, durations: IntArray) -> _Held:
         """The table's columns for the kernel, kept for tables that are dispatched again."""
@@ -98,7 +98,7 @@ class ClosedLane:
 
     def resolve(self, running: Running) -> Trouble | None:
         """One pass of the kernel."""
-        compiled = self.pick(len(running.tasks))
+        compiled = self.pick(int(np.maximum(running.tasks.overlap, 1).sum()))
         held = self.columns(running.tasks, running.durations)
         out = Times._make((*running.times, running.lost))
         cut = FAR if running.cut_ns is None else running.cut_ns

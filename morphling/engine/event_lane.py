@@ -18,8 +18,8 @@ from morphling.types import BoolArray, IntArray
 
 __all__ = ["EventLane"]
 
-COMPILE_AFTER = 4_000
-"""Rows after which compiling pays: an interpreted row costs about 100 µs here."""
+COMPILE_AFTER = 5_000
+"""Tiles after which compiling pays: an interpreted tile costs about 100 µs here."""
 
 QUEUES = slice(K.Q_DOWN, K.Q_HEAD + 1)
 
@@ -131,7 +131,7 @@ class EventLane:
             self.compact()
         tasks, n = running.tasks, len(running.tasks)
         first, last = self.rows, self.rows + n
-        self.seen += n
+        self.seen += int(np.maximum(tasks.overlap, 1).sum())
         self.row = self.grown(self.row, last + self.edges + len(tasks.dep_idx) + 16)
         self.edge = self.grown(self.edge, self.edges + len(tasks.dep_idx))
         used = {x.place for x in self.slots.values()}

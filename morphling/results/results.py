@@ -137,7 +137,8 @@ class Results:
         if "estimate_s" in said:
             bounds = ", ".join(f"{k} {seconds_text(v)}" for k, v in said.get("lower_bounds", {}).items() if v > 0)
             lines.append(
-                f"plan: estimated {seconds_text(said['estimate_s'])} an iteration; at nominal rates no plan beats {bounds}; "
+                f"plan: estimated {seconds_text(said['estimate_s'])} an iteration; "
+                f"at nominal rates no plan beats {bounds}; "
                 f"the slowest device takes {said.get('load_imbalance', 0.0):.1%} more than the mean"
             )
         left = ", ".join(f"{n} {why}" for why, n in said.get("devices_left_out", {}).items())
