@@ -588,6 +588,12 @@ def heap_remove(s, heap, place, key, sign, base, size, slot):
         heap_down(s, heap, place, key, sign, base, last, s.slot[moved, place])
 
 
+def heap_fix(s, heap, place, key, sign, base, size, slot):
+    """The key of ``slot`` has changed: move its entry to where it belongs."""
+    heap_up(s, heap, place, key, sign, base, s.slot[slot, place])
+    heap_down(s, heap, place, key, sign, base, size, s.slot[slot, place])
+
+
 def share_clock(s, side, now):
     """Bring V to ``now``."""
     if s.count[2 * side] > 0 and s.level[side] > 0.0:
@@ -679,13 +685,27 @@ def share_add(s, side, base, slot, now, cap, bits):
 
 
 def share_recap(s, side, base, slot, now, cap):
-    """A flow's own cap changes: a step of its trace."""
+    """A flow's own cap changes: a step of its trace.  Most steps leave it where it is, and cost one or two sifts."""
+    level = s.level[side]
+    if s.slot[slot, AT_LEVEL] == 1 and cap > level:
+        s.real[slot, CAP] = cap
+        heap_fix(s, U_CAP, U_CAP_AT, CAP, 1, base, s.count[2 * side], slot)
+        return
     share_clock(s, side, now)
     left = share_left(s, side, slot, now)
-    share_exit(s, side, base, slot)
-    s.real[slot, CAP] = cap
-    s.real[slot, LEFT] = left
-    share_enter(s, side, base, slot, now, left, not (s.count[2 * side] == 0 or cap <= s.level[side]))
+    if s.slot[slot, AT_LEVEL] == 0 and (s.count[2 * side] == 0 or cap <= level):
+        n = s.count[2 * side + 1]
+        s.cap_sum[side] += int(cap - s.real[slot, CAP])
+        s.real[slot, CAP] = cap
+        s.real[slot, LEFT] = left
+        s.real[slot, FINISH] = now + left / cap * 1e9 if cap > 0 else 9e18
+        heap_fix(s, K_FIN, K_FIN_AT, FINISH, 1, base, n, slot)
+        heap_fix(s, K_CAP, K_CAP_AT, CAP, -1, base, n, slot)
+    else:
+        share_exit(s, side, base, slot)
+        s.real[slot, CAP] = cap
+        s.real[slot, LEFT] = left
+        share_enter(s, side, base, slot, now, left, not (s.count[2 * side] == 0 or cap <= level))
     share_level(s, side, base, now)
 
 
