@@ -140,8 +140,7 @@ class Engine:
             self.standing = self.standing + 1 if upcoming == self.now_ns else 0
             if self.standing > STANDSTILL:
                 raise EngineError(
-                    f"the clock stands still at {self.now_ns / 1e9:.9g} s after {STANDSTILL} decisions; "
-                    f"{self.pending()}"
+                    f"the clock stands still at {self.now_ns / 1e9:.9g} s for {STANDSTILL} decisions; {self.pending()}"
                 )
             self.env.step()
         end = self.now_ns
@@ -394,9 +393,8 @@ class Engine:
     def nothing_left(self) -> EngineError:
         """No event is left and the strategy has not said `Done`."""
         return EngineError(
-            f"nothing is left to happen at {self.now_ns / 1e9:.9g} s and {type(self.strategy).__name__} has not"
-            f" said Done;"
-            f" {self.pending()}; {int(self.online.sum())} of {self.fleet.size} devices are online"
+            f"nothing is left to happen at {self.now_ns / 1e9:.9g} s and {type(self.strategy).__name__} has not said "
+            f"Done; {self.pending()}; {int(self.online.sum())} of {self.fleet.size} devices are online"
         )
 
     # -------------------------------------------------------------------------------------------------------- churn
