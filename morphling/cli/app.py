@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -16,6 +17,9 @@ from morphling.cli.run import run
 from morphling.errors import MorphlingError
 
 __all__ = ["app", "main"]
+
+INTERRUPTED = 130
+"""128 + SIGINT, as shells count."""
 
 app = typer.Typer(
     name="morphling",
@@ -61,8 +65,48 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        sys.stderr.close()
-        sys.exit(0)
+        _interrupted()
+    except SystemExit as stop:
+        # Typer has turned these two into exit codes of its own.
+        if isinstance(stop.__context__, BrokenPipeError):
+            _pipe_closed()
+        if stop.code == INTERRUPTED:
+            _interrupted()
+        _flushed()
+        raise
+    except BrokenPipeError:
+        _pipe_closed()
+    except OSError as error:  # a full disk behind stdout, say
+        print(f"error: {error}", file=sys.stderr)
+        _drop_stdout()
+        sys.exit(1)
+
+
+def _flushed() -> None:
+    """What is still buffered goes out here, where a failure can be told; at exit it would be lost in silence."""
+    try:
+        if sys.stdout is not None:  # it is where the caller closed it
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _pipe_closed()
+    except OSError as error:
+        print(f"error: the output cannot be written: {error}", file=sys.stderr)
+        _drop_stdout()
+        sys.exit(1)
+
+
+def _interrupted() -> NoReturn:
+    print("interrupted", file=sys.stderr)
+    sys.exit(INTERRUPTED)
+
+
+def _pipe_closed() -> NoReturn:
+    """The reader of a pipe has seen enough: that is no failure."""
+    _drop_stdout()
+    sys.exit(0)
+
+
+def _drop_stdout() -> None:
+    """Let nothing more be written, or Python complains of it at exit."""
+    with open(os.devnull, "w") as nowhere:  # noqa: PTH123 - a device, not a path
+        os.dup2(nowhere.fileno(), sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)

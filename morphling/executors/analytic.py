@@ -11,7 +11,7 @@ from morphling.errors import EngineError
 from morphling.fleet import Fleet
 from morphling.interfaces.executor import Executor
 from morphling.interfaces.tasks import TaskTable
-from morphling.types import DType, IntArray, Kind
+from morphling.types import FAR_NS, SECOND_NS, DType, IntArray, Kind
 
 __all__ = ["Analytic", "AnalyticConfig"]
 
@@ -46,7 +46,7 @@ class Analytic(Executor):
         self.launch = np.append(fleet.launch_s, c.launch_s)
 
     def durations(self, tasks: TaskTable, start_ns: int) -> IntArray:  # noqa: ARG002 - stationary
-        """Nanoseconds for each row; ``EngineError`` if a device has no rate for a row's dtype."""
+        """Nanoseconds for each row; ``EngineError`` if a device lacks a row's dtype or a row takes centuries."""
         rate = self.rate[tasks.device, tasks.dtype]
         lacking = np.isnan(rate) & (tasks.flops > 0)
         if lacking.any():
@@ -60,7 +60,13 @@ class Analytic(Executor):
         busy = np.maximum(compute, traffic)
         works = (tasks.kind != Kind.TRANSFER) & ((tasks.flops > 0) | (tasks.memory_bytes > 0))
         seconds = np.where(works, self.launch[tasks.device] + busy, 0.0)
-        ns: IntArray = np.rint(seconds * 1e9).astype(np.int64)
+        if (seconds >= FAR_NS / SECOND_NS).any():
+            i = int(np.argmax(seconds))
+            raise EngineError(
+                f"row {i} would compute for {seconds[i]:.3g} s on device {int(tasks.device[i])}; "
+                f"no run lasts longer than {FAR_NS / SECOND_NS:.3g} s"
+            )
+        ns: IntArray = np.rint(seconds * SECOND_NS).astype(np.int64)
         return ns
 
     def describe(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -108,6 +109,7 @@ def write_run(
     complete.  ``InputError`` if ``folder`` holds anything; ``RunError`` if the disk refuses, or if ``draw`` fails (all
     but the figures is then in place).
     """
+    made = not folder.exists()
     take_folder(folder)
     if double := sorted(set(manifest) & set(extra or {})):
         raise ValueError(f"both manifest and extra hold {', '.join(double)}")
@@ -123,8 +125,13 @@ def write_run(
             partial.rename(target)
         finally:
             shutil.rmtree(shelter, ignore_errors=True)
-    except OSError as error:
-        raise RunError(f"{folder}: the results cannot be written: {error}") from error
+    except BaseException as error:
+        if made:  # empty: all that was written is in the shelter
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        if isinstance(error, OSError):
+            raise RunError(f"{folder}: the results cannot be written: {error}") from error
+        raise
     if trouble is not None:
         raise RunError(f"{folder}: the results are written, but the figures could not be drawn: {trouble}") from trouble
     return metrics

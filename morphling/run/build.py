@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from morphling.engine.links import MAX_RATE_BPS
 from morphling.errors import InputError, WorkloadError
 from morphling.fleet import Coordinator, Fleet, Links, LinkTrace, PastEnd
 from morphling.fleet.streams import stream
@@ -24,10 +25,13 @@ from morphling.scenario import (
     configured,
     fleet_draw,
 )
-from morphling.types import DType, FloatArray
+from morphling.types import FAR_NS, SECOND_NS, DType, FloatArray, IntArray
 from morphling.workload import Place, Workload, training_step
 
 __all__ = ["Built", "build"]
+
+_MOST = 1 << 62
+"""Most bytes of a device: sums of a few of them stay within int64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +53,8 @@ def build(loaded: LoadedScenario) -> Built:
     ``ScenarioError`` (file:line:col) for what only now shows to be wrong.
     """
     s = loaded.scenario
+    if s.run.record != "rows":
+        raise loaded.fault(("run", "record"), f"{s.run.record} is not there yet; only rows, which keeps every sub-task")
     workload = _workload(loaded)
     fleet = _fleet(loaded)
     return Built(
@@ -89,7 +95,18 @@ def _strategy(loaded: LoadedScenario) -> Strategy:
         raise loaded.fault(("strategy", "plugin" if choice.plugin else "name"), str(error)) from None
     if not (isinstance(found, type) and issubclass(found, Strategy)):
         raise loaded.fault(("strategy",), f"{choice.name or choice.plugin} is not a Strategy")
-    return found(configured(loaded, "strategy", choice.config, found.Config))
+    if not isinstance(getattr(found, "Config", None), type):
+        raise loaded.fault(("strategy",), f"{choice.name or choice.plugin} has no Config class")
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        raise loaded.fault(("strategy",), f"{choice.name or choice.plugin} lacks {', '.join(missing)}")
+    config = configured(loaded, "strategy", choice.config, found.Config)
+    try:
+        return found(config)
+    except InputError:
+        raise
+    except Exception as error:  # a stranger's code may raise anything
+        cause = f"{type(error).__name__}: {error}"
+        raise loaded.fault(("strategy",), f"{choice.name or choice.plugin} cannot be made: {cause}") from error
 
 
 def _executor(loaded: LoadedScenario, fleet: Fleet) -> Executor:
@@ -182,6 +199,20 @@ class _Draws:
         except InputError as error:
             raise self.loaded.fault(("fleet", self.number, *field.split(".")), str(error)) from None
 
+    def whole(self, field: str, value: Any, unit: str, most: int, *, least: int = 0, scale: float = 1.0) -> IntArray:
+        """Draws times ``scale`` as whole numbers from ``least`` to ``most``; never clipped: outside is an error."""
+        exact = self(field, value) * scale
+        drawn = np.floor(exact) if unit == "bytes" else np.rint(exact)
+        outside = ~((drawn >= least) & (drawn <= most))
+        if outside.any():
+            i = int(np.argmax(outside))
+            raise self.loaded.fault(
+                ("fleet", self.number, *field.split(".")),
+                f"device {i} of {self.entry.count} gets {drawn[i]:g} {unit}; it must be {least} to {most:g} {unit}: "
+                "give other values, or bound the distribution with min and max",
+            )
+        return drawn.astype(np.int64)
+
 
 def _profile(c: _Columns, span: slice, profile: ProfileRecord | InlineProfile, draw: _Draws) -> None:
     c.profile[span] = c.name(profile.name)
@@ -202,7 +233,7 @@ def _profile(c: _Columns, span: slice, profile: ProfileRecord | InlineProfile, d
         c.peak[span, d] = drawn[dtype] if one is None else one
         share = profile.efficiency
         c.efficiency[span, d] = share[dtype] if isinstance(share, dict) else share  # type: ignore[index]
-    c.memory[span] = np.floor(draw("profile.memory", profile.memory))
+    c.memory[span] = draw.whole("profile.memory", profile.memory, "bytes", _MOST, least=1)
     if profile.memory_bandwidth is not None:
         c.bandwidth[span] = draw("profile.memory_bandwidth", profile.memory_bandwidth)
     c.launch[span] = profile.launch
@@ -212,15 +243,21 @@ def _profile(c: _Columns, span: slice, profile: ProfileRecord | InlineProfile, d
 
 def _link(c: _Columns, span: slice, loaded: LoadedScenario, entry: FleetEntry, draw: _Draws) -> None:
     link = entry.link
-    c.latency[span] = np.rint(draw("link.latency", link.latency) * 1e9)
+    c.latency[span] = draw.whole("link.latency", link.latency, "ns", FAR_NS - 1, scale=SECOND_NS)
     c.half[span] = link.duplex == "half"
     if not isinstance(link, ConstantLink):
         trace = loaded.trace(link)
-        c.trace[span] = c.library((trace.name, link.past_end), lambda: trace)
-        c.offset[span] = np.rint(draw("link.offset", link.offset) * 1e9)
+        if (peak := int(max(trace.down_bps.max(), trace.up_bps.max()))) > MAX_RATE_BPS:
+            raise loaded.fault(
+                ("fleet", draw.number, "link", "trace"),
+                f"the highest rate is {peak} bit/s; links go up to {MAX_RATE_BPS} bit/s (1.1 Tbit/s)",
+            )
+        # By identity, not by name: files of the same name in two folders are two traces.
+        c.trace[span] = c.library(id(trace), lambda: trace)
+        c.offset[span] = draw.whole("link.offset", link.offset, "ns", FAR_NS - 1, scale=SECOND_NS)
         return
-    down = np.rint(draw("link.downlink", link.downlink)).astype(np.int64)
-    up = np.rint(draw("link.uplink", link.uplink)).astype(np.int64)
+    down = draw.whole("link.downlink", link.downlink, "bit/s", MAX_RATE_BPS, least=1)
+    up = draw.whole("link.uplink", link.uplink, "bit/s", MAX_RATE_BPS, least=1)
     pairs, which = np.unique(np.stack([down, up]), axis=1, return_inverse=True)
     numbers = np.array([c.library(pair, lambda p=pair: _constant(*p)) for pair in zip(*pairs.tolist(), strict=True)])  # type: ignore[misc]
     c.trace[span] = numbers[which.ravel()]

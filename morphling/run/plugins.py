@@ -58,8 +58,8 @@ def find_plugin(kind: Kind, name: str | None, target: str | None = None) -> Any:
             raise InputError(f"plugin {target!r}: write it as package.module:Class")
         try:
             return getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise InputError(f"plugin {target!r} cannot be loaded: {error}") from error
+        except Exception as error:  # importing runs a stranger's code, which may raise anything
+            raise InputError(f"plugin {target!r} cannot be loaded: {type(error).__name__}: {error}") from error
     points = {point.name: point for point in _points(kind)}
     if name not in points:
         near = get_close_matches(str(name), points, 1)

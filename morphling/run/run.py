@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from morphling.engine import Engine
-from morphling.errors import InputError
-from morphling.results import Results, new_run_folder, take_folder, write_run
+from morphling.errors import InputError, RunError
+from morphling.results import Results, check_room, new_run_folder, write_run
 from morphling.run.build import Built, build
 from morphling.scenario import LoadedScenario, TraceLink, load_scenario
 
@@ -55,8 +55,7 @@ def run(
         loaded = scenario
     else:
         loaded = load_scenario(scenario, overrides)
-    if out is not None and Path(out).exists():
-        take_folder(Path(out))
+    check_room(Path(base) / "new" if out is None else Path(out))
     started = time.perf_counter()
     when = datetime.now(UTC)
     built = build(loaded)
@@ -96,7 +95,7 @@ def run(
 
 def replay(built: Built, progress: Callable[[float, int], None] | None = None) -> Any:
     """Replay in memory, without files; the `morphling.interfaces.recording.Recording`."""
-    return Engine(
+    engine = Engine(
         built.fleet,
         built.workload,
         built.strategy,
@@ -105,7 +104,13 @@ def replay(built: Built, progress: Callable[[float, int], None] | None = None) -
         iterations=built.iterations,
         horizon_s=built.horizon_s,
         progress=progress,
-    ).run()
+    )
+    try:
+        return engine.run()
+    except SystemExit as stop:  # with code 0 it would look like a run that is done
+        raise RunError(
+            f"{type(built.strategy).__name__} asked to exit ({stop.code}); the run is not complete"
+        ) from stop
 
 
 def _draw(folder: Path) -> object:

@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 from morphling.errors import InputError
 
-__all__ = ["DataKind", "data_folder", "find_file", "is_path", "shipped_names", "suggestion"]
+__all__ = ["DataKind", "data_folder", "find_file", "full_path", "is_path", "shipped_names", "suggestion"]
 
 DataKind: TypeAlias = Literal["device_profiles", "network_traces", "scenarios"]
 
@@ -44,6 +44,20 @@ def suggestion(word: str, known: list[str], *, all_known: bool = True) -> str:
     return f"known: {', '.join(known)}" if known and all_known else ""
 
 
+def full_path(reference: str, folder: Path | None = None) -> Path:
+    """The absolute path that ``reference`` (relative to ``folder``; ``~`` is a home) means, without links.
+
+    ``InputError`` for what no path can be: too long, an unknown home, a character that the system cannot write.
+    """
+    try:
+        path = ((folder or Path.cwd()) / Path(reference).expanduser()).resolve()
+        path.is_file()  # some of these faults show only when the system is asked
+    except (OSError, RuntimeError, ValueError) as error:
+        shown = reference if len(reference) <= 100 else reference[:100] + "…"
+        raise InputError(f"'{shown}' cannot be a path: {error}") from None
+    return path
+
+
 def find_file(kind: DataKind, reference: str, folder: Path | None = None) -> Path:
     """The file that a name (of something shipped) or a path (relative to ``folder``) means.
 
@@ -57,10 +71,9 @@ def find_file(kind: DataKind, reference: str, folder: Path | None = None) -> Pat
     if reference in names:
         return shipped
     if is_path(reference):
-        path = Path(reference).expanduser()
-        path = path if path.is_absolute() else (folder or Path.cwd()) / path
+        path = full_path(reference, folder)
         if path.is_file():
-            return path.resolve()
+            return path
         raise InputError(f"no such file: {path}")
     hint = suggestion(reference, names) or "none are shipped; give a path that ends in " + _SUFFIX[kind]
     raise InputError(f"unknown {_NOUN[kind]} '{reference}', {hint}")

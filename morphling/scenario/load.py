@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from morphling.errors import InputError, ScenarioError, WorkloadError
 from morphling.fleet import Availability, LinkTrace
 from morphling.scenario import yaml12
-from morphling.scenario.data import find_file, is_path
+from morphling.scenario.data import find_file, full_path, is_path
 from morphling.scenario.faults import fault_line, problems_of
 from morphling.scenario.files import file_digest, read_text
 from morphling.scenario.overrides import apply_overrides
@@ -143,6 +143,7 @@ def _document(source: str | Path | Mapping[str, Any], folder: Path | None) -> tu
 
 def _scenario_file(source: str) -> Path:
     """A path as given, so that messages show what was typed; or the shipped file of that name."""
+    full_path(source)
     path = Path(source)
     return path if path.is_file() else find_file("scenarios", source)
 
@@ -170,7 +171,10 @@ def _absolute_at(value: Any, keys: Keys, home: Path) -> None:
         return
     # Models are often called 'owner/name': a slash alone does not make a path of one.
     if last == "path" or (reference.endswith(".json") if last == "model" else is_path(reference)):
-        value[last] = str((home / Path(reference).expanduser()).resolve())
+        try:
+            value[last] = str(full_path(reference, home))
+        except InputError as error:
+            raise ScenarioError(f"{'.'.join(map(str, keys))}: {error}") from None
 
 
 def _trace_reference(link: TraceLink) -> str:
@@ -271,6 +275,8 @@ def _json(text: str, origin: str) -> dict[str, Any]:
         value = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
     except json.JSONDecodeError as error:
         raise WorkloadError(f"{origin}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+    except (RecursionError, ValueError) as error:  # nested without end, or a number of thousands of digits
+        raise WorkloadError(f"{origin}: cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise WorkloadError(f"{origin}: a JSON object is needed")
     return value

@@ -65,6 +65,9 @@ DTypeName: TypeAlias = Literal["float32", "float16", "bfloat16", "tfloat32", "in
 Text: TypeAlias = Annotated[StrictStr, Field(min_length=1)]
 Count: TypeAlias = Annotated[StrictInt, Field(ge=1, lt=2**31)]
 
+MOST_DEVICES = 10_000_000
+"""A hundred times the largest fleet that was tried; some 2 GB of columns.  Beyond it the system kills the run."""
+
 
 class Workload(Record):
     """What is trained."""
@@ -327,7 +330,10 @@ class Run(Record):
     """How much to run and what to keep."""
 
     iterations: Count = Field(1, description="Training iterations.")
-    record: Literal["rows", "dispatches"] = Field("rows", description="Keep every sub-task, or one line a dispatch.")
+    record: Literal["rows", "dispatches"] = Field(
+        "rows",
+        description="Keep every sub-task (rows). One line a dispatch (dispatches) is not there yet and is refused.",
+    )
     max_time: Duration | None = Field(
         None, description="Virtual time after which the run is stopped, s. Left out: none."
     )
@@ -347,6 +353,12 @@ class Scenario(Record):
     strategy: StrategyChoice = Field(description="Who decides, with its configuration.")
     execution: Execution = Field(default_factory=Execution, description="How long computing takes.")
     run: Run = Field(default_factory=Run, description="How much to run and what to keep.")
+
+    @model_validator(mode="after")
+    def _countable(self) -> Self:
+        if self.size > MOST_DEVICES:
+            raise wrong(f"fleet: {self.size:,} devices are more than the {MOST_DEVICES:,} that one run can hold")
+        return self
 
     @property
     def size(self) -> int:

@@ -23,6 +23,8 @@ __all__ = ["exact_ns", "list_traces", "load_trace", "parse_trace"]
 
 _HEADER = "time_s,down_bps,up_bps"
 _DURATION = re.compile(r"#\s*duration_s\s*[:=]\s*(?P<seconds>.*?)\s*")
+_NEARLY_DURATION = re.compile(r"\s*#+\s*duration(_?s)?\s*([:=]|\s[0-9.])", re.IGNORECASE)
+"""A comment that means to say where the trace ends, and would be passed over."""
 _PLAIN = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,9}))?")
 _SECONDS = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?")
 _SLOWEST_PEAK_BPS = 1000
@@ -106,6 +108,10 @@ def _preamble(lines: list[str], origin: str) -> tuple[int, tuple[int, int] | Non
                     duration = exact_ns(match["seconds"]), number
                 except ValueError as error:
                     raise TraceError(f"{origin}:{number}: duration_s: {error}") from None
+            elif _NEARLY_DURATION.match(line):
+                raise TraceError(
+                    f"{origin}:{number}: a duration is written '# duration_s: 600', found '{line.strip()}'"
+                )
             continue
         if line.strip() != _HEADER:
             raise TraceError(f"{origin}:{number}: the header must be '{_HEADER}', found '{line.strip()}'")

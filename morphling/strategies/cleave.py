@@ -60,9 +60,13 @@ class CleaveConfig:
     gemms: Literal["linear", "artifact"] = "linear"
 
     def __post_init__(self) -> None:
-        """Refuse tile counts that mean nothing."""
+        """Refuse tile counts that mean nothing, and choices that the model would pass over."""
         if not 1 <= self.tiles <= 1024:
             raise ValueError(f"tiles: from 1 to 1024, not {self.tiles}")
+        if self.model == "paper" and self.overlap == "none":
+            raise ValueError("overlap: model: paper assumes perfect overlap; leave it out, or use model: physical")
+        if self.model == "physical" and self.gemms != "linear":
+            raise ValueError(f"gemms: {self.gemms} is a list of model: paper; model: physical takes the model's own")
 
     @property
     def pieces(self) -> int:
@@ -362,6 +366,15 @@ class Cleave(Strategy):
 
     def _paper_steps(self, view: View) -> Iterator[_Step]:
         model, work = view.workload.model, view.workload
+        for key, asked in (
+            ("lm_head: devices", work.lm_head == Place.DEVICES),
+            ("fused_projections: true", work.fused_projections),
+            (f"recompute: {work.recompute}", work.recompute != "none"),
+        ):
+            if asked:
+                raise PlanError(
+                    f"workload.{key} is not in the list of model: paper; leave it out, or use model: physical"
+                )
         if self.config.gemms == "linear":
             listed = linear_gemms(model.hidden_size, model.ffn_size, work.tokens, gated=model.gated_mlp)
         else:
@@ -428,6 +441,7 @@ PAPER_ASSUMPTIONS = [
     "no latency in the plan (the fleet's latency is still charged when replayed), no memory limit",
     "the coordinator's compute is free and its link unlimited in the plan",
     "rows of A count as already on the devices where the published rule says so",
+    "four square projections a layer: grouped key and value heads count as full ones",
 ]
 
 

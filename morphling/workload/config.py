@@ -17,6 +17,7 @@ from morphling.workload.models import ACTIVATIONS, Model
 __all__ = ["ARCHITECTURES", "model_from_config"]
 
 _MOST = 2**31 - 1
+_MOST_LAYERS = 10_000
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,21 @@ class _Config:
         """The value, or None where it is absent or null (which these files use alike)."""
         return self.values.get(key)
 
+    def layers(self) -> int:
+        """``num_hidden_layers``; each has a node for each of its operations in the DAG, so the number is bounded."""
+        value = self.count("num_hidden_layers")
+        if value > _MOST_LAYERS:
+            raise self.fault("num_hidden_layers", f"{value} is beyond any model (more than {_MOST_LAYERS})")
+        return value
+
     def count(self, key: str, default: int | None = None) -> int:
         """A positive whole number; without a default it must be there."""
         value = self.found(key)
         if value is None:
             if default is None:
-                near = get_close_matches(key, [k for k in self.values if isinstance(k, str)], n=1, cutoff=0.8)
+                near = get_close_matches(
+                    key, [k for k in self.values if isinstance(k, str) and k != key], n=1, cutoff=0.8
+                )
                 raise self.fault(key, f"missing{f' (did you mean {near[0]}?)' if near else ''}")
             return default
         if isinstance(value, bool) or not isinstance(value, int):
@@ -174,7 +184,7 @@ def _opt(c: _Config, name: str, note: str) -> Model:
         c.flag("enable_bias", default=True),
     )
     return Model(
-        name=name, family="opt", hidden_size=h, layers=c.count("num_hidden_layers"), heads=heads, kv_heads=heads,
+        name=name, family="opt", hidden_size=h, layers=c.layers(), heads=heads, kv_heads=heads,
         head_dim=h // heads, ffn_size=c.count("ffn_dim"), vocab_size=c.count("vocab_size"), max_positions=positions,
         # The checkpoints keep two unused rows before the first position.
         position_rows=positions + 2, embedding_size=c.count("word_embed_proj_dim", h), tied=c.tied(default=True),
@@ -211,7 +221,7 @@ def _gated(
     if heads % kv_heads:
         raise c.fault("num_key_value_heads", f"{heads} heads cannot share {kv_heads} KV heads evenly")
     return _Sizes(
-        name=name, family=family, hidden_size=h, layers=c.count("num_hidden_layers"), heads=heads, kv_heads=kv_heads,
+        name=name, family=family, hidden_size=h, layers=c.layers(), heads=heads, kv_heads=kv_heads,
         head_dim=c.count("head_dim", None if own_head_dim else h // heads), ffn_size=c.count("intermediate_size"),
         vocab_size=c.count("vocab_size"), max_positions=c.count("max_position_embeddings"), position_rows=0,
         embedding_size=h, tied=c.tied(default=tied), gated_mlp=True,

@@ -409,8 +409,7 @@ def test_an_interrupted_writer_leaves_nothing(tmp_path, run):
 
     with pytest.raises(KeyboardInterrupt):
         write_run(tmp_path / "r", run, make_fleet(), {}, "", draw=interrupted)
-    assert [p.name for p in tmp_path.iterdir()] == ["r"]
-    assert list((tmp_path / "r").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_figure_that_fails_costs_nothing_else(tmp_path, run):
