@@ -18,11 +18,11 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of YAML.")] = False,
 ) -> None:
     """Check a scenario and print it resolved: every default filled, in base units."""
-    from morphling.run import build
+    from morphling.run import build, complete
     from morphling.scenario import load_scenario, resolved, resolved_yaml
 
     loaded = load_scenario(scenario, set_ or ())
-    build(loaded)
+    loaded = complete(loaded, build(loaded))
     if as_json:
         print(json.dumps(resolved(loaded.scenario), indent=2))
     else:

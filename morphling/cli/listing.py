@@ -21,11 +21,14 @@ def _table(title: str, columns: list[str], rows: list[list[str]], right: tuple[i
     from rich.table import Table
 
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="right" if i in right else "left")
+    for i, column in enumerate(columns):  # names are there to be copied: the first column is never cut
+        table.add_column(column, justify="right" if i in right else "left", no_wrap=i == 0 or i in right)
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, 160)
+    console.print(table)
 
 
 @profiles_app.command("list")

@@ -13,11 +13,15 @@ from morphling.engine.running import Notice, Running
 from morphling.interfaces.tasks import TaskTable
 from morphling.types import Int32Array, IntArray
 
-__all__ = ["ClosedLane", "Trouble", "views"]
+__all__ = ["NEVER_ENDS", "TRACE_ENDED", "ClosedLane", "Trouble", "views"]
 
 COMPILE_AFTER = 40_000
 """Tiles after which compiling pays: an interpreted tile costs about 10 µs, loading numba and its cache about half a
 second."""
+
+
+TRACE_ENDED = "its link trace has ended (past_end: error)"
+NEVER_ENDS = "its link delivers nothing more, or not within the 146 years that virtual time can hold"
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ class ClosedLane:
             code = run(self.link_views, self.device_views, held.row_views, views(out), running.time_ns, cut, self.size)
         if not code:
             return None
-        return Trouble(running, code // 4, "its link never delivers" if code % 4 == 1 else "its link trace has ended")
+        return Trouble(running, code // 4, NEVER_ENDS if code % 4 == 1 else TRACE_ENDED)
 
     def close(self, running: Running) -> None:
         """A dispatch is settled: it can no longer be withdrawn."""

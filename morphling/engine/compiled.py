@@ -5,6 +5,7 @@ it.
 from __future__ import annotations
 
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,7 @@ class Kernels:
         if compiled:
             import numba  # noqa: PLC0415 - 200 ms that a tiny run must not pay
 
-            jit = numba.njit(cache=True, nogil=True, error_model="numpy")
+            jit = numba.njit(cache=_can_cache(), nogil=True, error_model="numpy")
             for name, value in vars(source).items():
                 if isinstance(value, types.FunctionType) and value.__module__ == source.__name__:
                     # the same code over a namespace whose functions are the compiled ones
@@ -41,6 +42,20 @@ class Kernels:
     drop_device: Callable[..., None]
     withdraw: Callable[..., bool]
     transfer_end: Callable[..., int]
+
+
+def _can_cache() -> bool:
+    """Whether numba finds a folder for its cache; without one it compiles anew in each process, and we say so."""
+    import numba  # noqa: PLC0415
+
+    try:
+        numba.njit(cache=True)(types.FunctionType(source.product.__code__, {}, "probe"))
+    except RuntimeError:
+        warnings.warn(
+            "no folder for numba's cache is writable: kernels are compiled anew; set NUMBA_CACHE_DIR", stacklevel=2
+        )
+        return False
+    return True
 
 
 _interpreted = Kernels(compiled=False)

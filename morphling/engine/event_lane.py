@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from morphling.engine import kernels as K  # noqa: N812 - a table of column names
-from morphling.engine.closed_lane import Trouble, views
+from morphling.engine.closed_lane import NEVER_ENDS, TRACE_ENDED, Trouble, views
 from morphling.engine.compiled import is_loaded, kernels
 from morphling.engine.kernels import FAR, LinkArrays, Pool, Shared
 from morphling.engine.links import millibits
@@ -162,7 +162,7 @@ class EventLane:
         self.room(6 * n)
         bad = self.run("submit", first, last, running.time_ns, off=True)
         if bad >= 0:
-            return Trouble(running, int(bad) - first, "its link never delivers, or its trace has ended")
+            return Trouble(running, int(bad) - first, f"{NEVER_ENDS}, or {TRACE_ENDED}")
         return None
 
     def edges_of(self, ptr: IntArray, idx: IntArray, first: int) -> int:
@@ -245,7 +245,7 @@ class EventLane:
         rows = self.row[: self.rows]
         i = int(np.flatnonzero((rows[:, K.ON_DEVICE] == device) & (rows[:, K.STATE] == K.WAITING))[0])
         x = next(x for x in self.slots.values() if x.first <= i < x.last)
-        return Trouble(x.running, i - x.first, "its link never delivers, or its trace has ended")
+        return Trouble(x.running, i - x.first, f"{NEVER_ENDS}, or {TRACE_ENDED}")
 
     def collect(self, now_ns: int) -> list[tuple[Running, Notice]]:
         """Notices of all dispatches that have something to tell now, by serial."""

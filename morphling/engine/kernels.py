@@ -489,7 +489,7 @@ def run_closed(k, dev, rows, out, now, cut, coordinator):
                 if bits_out == 0:
                     us = ue = ce
                 settled = ue
-        if settled > limit or dev.off[d] <= now:  # on an absent device nothing is instant
+        if (settled > limit and limit < FAR) or dev.off[d] <= now:  # on an absent device nothing is instant
             out.lost[i] = 1
             if withdrawn:  # a stage that had not begun stood in its queue until now; one that had is cut short
                 if nd != fd:

@@ -105,6 +105,9 @@ def measure(recording: Recording, facts: DeviceFacts, wall_time_s: float | None 
         "wall_time_s": wall_time_s,
         "events_sha256": recording.events_sha256,
     }
+    if sums.device["rows"][size] > 0 and peak[size] == 0:
+        values["coordinator_peak_memory_bytes"] = None
+        why["coordinator_peak_memory_bytes"] = "the strategy's rows do not say what the coordinator holds"
     if wall_time_s is None:
         why["wall_time_s"] = "the wall time of the run was not given"
     return Measured({**values, "not_available": why}, sums, peak)

@@ -107,14 +107,14 @@ class Results:
         """The summary as a `rich` table with units that people read.
 
         Left out is what repeats another line or says that nothing happened: the extremes of a single iteration, losses
-        and recovery where no row was lost, the coordinator's memory where no row used any.
+        and recovery where no row was lost, the coordinator's memory where its rows do not tell.
         """
         from rich.table import Table  # noqa: PLC0415 - scripts that print nothing need no rich
 
         quiet = {"iteration_time_min_s", "iteration_time_max_s"} if self.metrics.get("iterations") == 1 else set()
         if self.metrics.get("lost_rows") == 0:
             quiet |= {"loss_instants", "unrecovered_losses", "recovery_time_s"}
-        if self.metrics.get("coordinator_peak_memory_bytes") == 0:
+        if not self.metrics.get("coordinator_peak_memory_bytes"):
             quiet.add("coordinator_peak_memory_bytes")
         table = Table(title=self.folder.name, title_justify="left", caption_justify="left")
         table.add_column("metric")

@@ -22,13 +22,14 @@ from morphling.scenario import (
     InlineProfile,
     LoadedScenario,
     ProfileRecord,
+    completed,
     configured,
     fleet_draw,
 )
 from morphling.types import FAR_NS, SECOND_NS, DType, FloatArray, IntArray
 from morphling.workload import Place, Workload, training_step
 
-__all__ = ["Built", "build"]
+__all__ = ["Built", "build", "complete"]
 
 _MOST = 1 << 62
 """Most bytes of a device: sums of a few of them stay within int64."""
@@ -66,6 +67,11 @@ def build(loaded: LoadedScenario) -> Built:
         iterations=s.run.iterations,
         horizon_s=s.run.max_time,
     )
+
+
+def complete(loaded: LoadedScenario, built: Built) -> LoadedScenario:
+    """The scenario with the defaults of its strategy and executor written out; for printing and for the run folder."""
+    return completed(loaded, built.strategy.config, getattr(built.executor, "config", None))
 
 
 def _workload(loaded: LoadedScenario) -> Workload:

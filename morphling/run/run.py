@@ -14,7 +14,7 @@ from typing import Any
 from morphling.engine import Engine
 from morphling.errors import InputError, RunError
 from morphling.results import Results, check_room, new_run_folder, write_run
-from morphling.run.build import Built, build
+from morphling.run.build import Built, build, complete
 from morphling.scenario import LoadedScenario, TraceLink, load_scenario
 
 __all__ = ["replay", "run"]
@@ -59,6 +59,7 @@ def run(
     started = time.perf_counter()
     when = datetime.now(UTC)
     built = build(loaded)
+    loaded = complete(loaded, built)
     recording = replay(built, progress)
     wall_s = time.perf_counter() - started
     manifest = {

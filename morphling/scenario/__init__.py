@@ -6,7 +6,7 @@ that names file, line, column and field of every fault.
 
 from __future__ import annotations
 
-from morphling.scenario.config import configured
+from morphling.scenario.config import completed, configured
 from morphling.scenario.data import data_folder, shipped_names
 from morphling.scenario.jsonschema import json_schema
 from morphling.scenario.load import LoadedScenario, load_scenario, resolved, resolved_yaml
@@ -39,6 +39,7 @@ __all__ = [
     "StrategyChoice",
     "TraceLink",
     "Workload",
+    "completed",
     "configured",
     "data_folder",
     "fleet_draw",

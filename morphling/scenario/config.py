@@ -8,8 +8,9 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from morphling.scenario.load import LoadedScenario
+from morphling.scenario.schema import Execution, StrategyChoice
 
-__all__ = ["configured"]
+__all__ = ["completed", "configured"]
 
 
 def configured(loaded: LoadedScenario, section: str, values: dict[str, Any], config: type) -> Any:
@@ -40,3 +41,25 @@ def configured(loaded: LoadedScenario, section: str, values: dict[str, Any], con
         return config(**{name: getattr(checked, name) for name in type(checked).model_fields})
     except ValueError as error:
         raise loaded.fault((section,), str(error)) from None
+
+
+def completed(loaded: LoadedScenario, strategy: Any, execution: Any) -> LoadedScenario:
+    """The scenario with every default of its strategy's and executor's Config written out.
+
+    A run folder then replays the same even if a later version has other defaults.
+    """
+    chosen, mode = loaded.scenario.strategy, loaded.scenario.execution
+    named = {"plugin": chosen.plugin} if chosen.name is None else {"name": chosen.name}
+    filled = loaded.scenario.model_copy(
+        update={
+            "strategy": StrategyChoice.model_validate({**named, **_values(strategy)}),
+            "execution": Execution.model_validate({"mode": mode.mode, **_values(execution)}),
+        }
+    )
+    return dataclasses.replace(loaded, scenario=filled)
+
+
+def _values(config: Any) -> dict[str, Any]:
+    if isinstance(config, BaseModel):
+        return config.model_dump(mode="json")
+    return dataclasses.asdict(config) if dataclasses.is_dataclass(config) and not isinstance(config, type) else {}

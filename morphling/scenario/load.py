@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,7 +112,9 @@ def load_scenario(
     try:
         scenario = Scenario.model_validate(document.value)
     except ValidationError as error:
-        raise ScenarioError(problems_of(error, Scenario, document.value, document.where)) from None
+        problems = problems_of(error, Scenario, document.value, document.where)
+        problems += _Reading(document, inputs).names(document.value)
+        raise ScenarioError(sorted(problems, key=_place)) from None
     return _Reading(document, inputs).finish(scenario)
 
 
@@ -181,6 +184,12 @@ def _trace_reference(link: TraceLink) -> str:
     return link.trace.path if isinstance(link.trace, TraceFile) else link.trace
 
 
+def _place(problem: str) -> tuple[int, int]:
+    """Where in its file a problem is."""
+    found = re.search(r":(\d+):(\d+): ", problem)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
 class _Reading:
     """Reads what a scenario names, gathering faults from all of it."""
 
@@ -204,6 +213,26 @@ class _Reading:
         return LoadedScenario(
             scenario, self.profiles, self.traces, model, availability, dict(sorted(self.inputs.items())), self.document
         )
+
+    def names(self, raw: Mapping[str, Any]) -> list[str]:
+        """Faults of the names in a scenario whose form is wrong too, so that all are told at once."""
+
+        def part(holder: object, key: str) -> Any:
+            return holder.get(key) if isinstance(holder, dict) else None
+
+        model = part(raw.get("workload"), "model")
+        if isinstance(model, str) and model:
+            self.attempt(("workload", "model"), lambda: self.model(model))
+        entries = raw.get("fleet")
+        for index, entry in enumerate(entries if isinstance(entries, list) else []):
+            if isinstance(profile := part(entry, "profile"), str):
+                self.read_profile(("fleet", index, "profile"), profile)
+            trace = part(part(entry, "link"), "trace")
+            if isinstance(trace, str) and trace:
+                self.attempt(("fleet", index, "link", "trace"), lambda name=trace: find_file("network_traces", name))  # type: ignore[misc]
+        if isinstance(profile := part(raw.get("coordinator"), "profile"), str):
+            self.read_profile(("coordinator", "profile"), profile)
+        return self.problems
 
     def attempt(self, path: Keys, read: Callable[[], T]) -> T | None:
         """The value, or None with the fault noted under the scenario's own position."""

@@ -431,6 +431,7 @@ PHYSICAL_ASSUMPTIONS = [
     "levels of the GEMM DAG are barriers",
     "link rates are planned at their nominal value until transfers have been observed",
     "attention products, normalisation, activation functions and the optimizer run on the coordinator",
+    "the coordinator has memory for weights, optimizer states and activations (not checked)",
     "each device receives its own copy of its rows and columns (no multicast)",
     "estimate_s adds up the shapes of a level; their rows overlap on a device, so the replay may be faster",
 ]
@@ -439,7 +440,7 @@ PAPER_ASSUMPTIONS = [
     "areas, not rectangles: the sum of alpha beta is m n, continuous alpha and beta (m and n of rows are rounded)",
     "perfect overlap of download, compute and upload; levels and GEMMs strictly one after another",
     "no latency in the plan (the fleet's latency is still charged when replayed), no memory limit",
-    "the coordinator's compute is free and its link unlimited in the plan",
+    "the coordinator's compute is free, its memory not checked and its link unlimited in the plan",
     "rows of A count as already on the devices where the published rule says so",
     "four square projections a layer: grouped key and value heads count as full ones",
 ]

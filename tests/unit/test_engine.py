@@ -333,10 +333,10 @@ def test_a_clock_that_stands_still():
 
 @LANES
 def test_a_link_that_never_delivers(lane):
-    fleet = bare_fleet(links(down=0))
+    fleet = bare_fleet(links(down=0, latency=S))
     refused(
         Once(rows([0], 0, 1)),
-        r"row 0 on device 0 \(board\) can never finish: its link never delivers",
+        r"row 0 on device 0 \(board\) can never finish: its link delivers nothing more",
         fleet,
         lane=lane,
     )

@@ -438,3 +438,22 @@ def test_hash_seed_does_not_reach_the_resolved_bytes(trace_folder: Path) -> None
         for seed in ("1", "2")
     }
     assert len(out) == 1
+
+
+def test_misspelt_names_are_told_together_with_misspelt_keys(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "name: x\n"
+        "workload: {model: opt-125, batch_size: 1, sequence_length: 8, dtpe: float16}\n"
+        "fleet:\n"
+        "  - {profile: jetson-nan, link: {trace: mobiperf-lt}}\n"
+        "coordinator: {profile: cloud-servr}\n"
+        "strategy: {name: cleave}\n"
+    )
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(path)
+    hints = ("opt-125m", "'dtype'", "jetson-nano", "mobiperf-lte", "cloud-server")
+    assert len(caught.value.problems) == len(hints)
+    for hint, problem in zip(hints, caught.value.problems, strict=True):
+        assert hint in problem
+    assert [p.split(":")[1] for p in caught.value.problems] == ["2", "2", "4", "4", "5"]
