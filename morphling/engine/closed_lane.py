@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from morphling.engine.compiled import is_loaded, kernels
 from morphling.engine.kernels import FAR, ClosedRows, Devices, LinkArrays, Times
@@ -19,6 +22,11 @@ COMPILE_AFTER = 40_000
 """Tiles after which compiling pays: an interpreted tile costs about 10 µs, loading numba and its cache about half a
 second."""
 
+
+ROWS_A_THREAD = 2_000
+"""Rows of a table for each thread below which handing out the parts costs more than it saves."""
+
+MOST_THREADS = 8
 
 TRACE_ENDED = "its link trace has ended (past_end: error)"
 NEVER_ENDS = "its link delivers nothing more, or not within the 146 years that virtual time can hold"
@@ -41,6 +49,8 @@ class _Held:
     rows: ClosedRows
     row_views: Any
     devices: Int32Array
+    part_of: NDArray[np.uint8]
+    parts: int
 
 
 def views(record: Any) -> Any:
@@ -63,6 +73,7 @@ class ClosedLane:
         self.tables: dict[int, _Held] = {}
         self.open: list[tuple[Running, Int32Array, IntArray]] = []
         self.closed: set[int] = set()
+        self.threads: ThreadPoolExecutor | None = None
 
     def pick(self, tiles: int) -> bool:
         """Whether to run the next rows compiled."""
@@ -89,9 +100,26 @@ class ClosedLane:
         )
         if len(self.tables) >= 512:
             self.tables.pop(next(iter(self.tables)))
-        held = _Held(tasks, rows, views(rows), np.unique(tasks.device))
+        held = _Held(tasks, rows, views(rows), np.unique(tasks.device), *self.parts_of(tasks))
         self.tables[id(tasks)] = held
         return held
+
+    def parts_of(self, tasks: TaskTable) -> tuple[NDArray[np.uint8], int]:
+        """Which part of the table each device belongs to, and how many parts may run side by side.
+
+        Large tables without dependencies are cut by where a device first appears, so that threads write far apart.
+        """
+        part_of = np.zeros(self.size + 1, np.uint8)
+        parts = min(os.cpu_count() or 1, MOST_THREADS)
+        if parts < 2 or len(tasks) < ROWS_A_THREAD * parts or len(tasks.dep_idx):
+            return part_of, 1
+        first = np.full(self.size + 1, len(tasks))
+        np.minimum.at(first, tasks.device, np.arange(len(tasks)))
+        rank = np.zeros(self.size + 1, np.int64)
+        rank[np.argsort(first, kind="stable")] = np.arange(self.size + 1)
+        used = int(np.count_nonzero(first < len(tasks)))
+        part_of[:] = np.minimum(rank * parts // used, parts - 1)
+        return part_of, parts
 
     def submit(self, running: Running) -> Trouble | None:
         """Resolve every row of a dispatch."""
@@ -107,13 +135,30 @@ class ClosedLane:
         out = Times._make((*running.times, running.lost))
         cut = FAR if running.cut_ns is None else running.cut_ns
         run = kernels(compiled=compiled).run_closed
-        if compiled:
-            code = run(self.links, self.devices, held.rows, out, running.time_ns, cut, self.size)
+        place = (running.time_ns, cut, self.size)
+        if not compiled:
+            part_of = memoryview(held.part_of)  # type: ignore[arg-type] # numpy arrays are buffers
+            code = run(self.link_views, self.device_views, held.row_views, views(out), *place, part_of, -1)
+        elif held.parts == 1:
+            code = run(self.links, self.devices, held.rows, out, *place, held.part_of, -1)
         else:
-            code = run(self.link_views, self.device_views, held.row_views, views(out), running.time_ns, cut, self.size)
+            if self.threads is None:
+                self.threads = ThreadPoolExecutor(MOST_THREADS, "morphling-rows")
+            each = [
+                self.threads.submit(run, self.links, self.devices, held.rows, out, *place, held.part_of, part)
+                for part in range(held.parts)
+            ]
+            codes = [x.result() for x in each]
+            code = min((c for c in codes if c), default=0)
         if not code:
             return None
         return Trouble(running, code // 4, NEVER_ENDS if code % 4 == 1 else TRACE_ENDED)
+
+    def stop(self) -> None:
+        """End the threads, if there are any."""
+        if self.threads is not None:
+            self.threads.shutdown()
+            self.threads = None
 
     def close(self, running: Running) -> None:
         """A dispatch is settled: it can no longer be withdrawn."""

@@ -119,6 +119,13 @@ class Engine:
         """Replay until the strategy says `Done`.  Raises ``EngineError`` where going on would give a wrong number."""
         if self.fleet.size == 0:
             raise EngineError("the fleet has no devices")
+        try:
+            return self.replay()
+        finally:
+            self.lane.stop()
+
+    def replay(self) -> Recording:
+        """The main loop."""
         self.start_churn()
         self.decide(self.strategy.start(self.view))
         while self.end_reason is None:

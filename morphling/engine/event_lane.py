@@ -98,6 +98,9 @@ class EventLane:
         end = (answer,) if tail else ()
         return getattr(kernels(compiled=compiled), name)(links, shared, pool, self.size, *middle, *args, *end)
 
+    def stop(self) -> None:
+        """Nothing to end: this lane has no threads."""
+
     def grown(self, old: IntArray, size: int) -> IntArray:
         """The array with room for at least ``size`` entries."""
         if len(old) >= size:

@@ -370,8 +370,11 @@ def rate_at(k, device, upward, now):
 # ---------------------------------------------------------------------------------------------------------- closed lane
 
 
-def run_closed(k, dev, rows, out, now, cut, coordinator):
-    """Resolve all rows of one dispatch, in table order, when links are private and full duplex.
+def run_closed(k, dev, rows, out, now, cut, coordinator, part_of, part):
+    """Resolve the rows of one dispatch, in table order, when links are private and full duplex.
+
+    Only those whose device has ``part_of`` equal to ``part``; all if ``part`` < 0.  Rows of different devices that wait
+    for none have nothing in common, so parts may run side by side.
 
     ``cut`` is when the dispatch is withdrawn (FAR: never).  Returns 0, or ``4 i + why`` for the first row i that can
     never settle (why 1: its link never delivers; 2: its trace has ended).
@@ -379,6 +382,8 @@ def run_closed(k, dev, rows, out, now, cut, coordinator):
     trouble = 0
     for i in range(len(rows.device)):
         d = rows.device[i]
+        if part >= 0 and part_of[d] != part:
+            continue
         ready = now + rows.release[i]
         doomed = FAR
         for j in range(rows.dep_ptr[i], rows.dep_ptr[i + 1]):

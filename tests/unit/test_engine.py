@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from morphling.engine import Engine
+from morphling.engine import Engine, closed_lane
+from morphling.engine.links import link_arrays
 from morphling.errors import EngineError
 from morphling.fleet import Availability, Links, LinkTrace, PastEnd
 from morphling.interfaces.strategy import All, Cancel, Dispatch, Done, Each, IterationDone, Quorum, Strategy, WakeAt
@@ -400,3 +401,31 @@ def test_same_fingerprint_in_any_process_alone_or_after_another_run():
         )  # fmt: skip
         found.add(out.stdout.split()[1])
     assert found == {digest(5)}
+
+
+def test_parts_side_by_side_are_the_same_to_the_bit(monkeypatch):
+    """Large tables are resolved in parts by threads; devices have nothing in common, so nothing may change."""
+    dice = np.random.default_rng(5)
+    n, size = 900, 13
+    fleet = bare_fleet(
+        Links.constant(dice.integers(10**5, 10**8, size), dice.integers(10**5, 10**8, size), dice.integers(0, S, size)),
+        Availability.of([[(0, int(dice.integers(S, 90 * S)))] for _ in range(size)]),
+    )
+    table = rows(
+        dice.integers(0, size + 1, n),
+        dice.integers(0, S, n),
+        dice.integers(0, 2, n) * dice.integers(1, 10**6, n),
+        dice.integers(0, 2, n) * dice.integers(1, 10**6, n),
+        overlap=dice.choice([0, 1, 4], n),
+    )
+    central = table.device == size
+    table.bytes_in[central] = table.bytes_out[central] = 0
+
+    def run():
+        return Engine(fleet, None, Once(table, table), FlopsAreNanoseconds(), compiled=True, lane="closed").run()
+
+    alone = run()
+    monkeypatch.setattr(closed_lane, "ROWS_A_THREAD", 10)
+    monkeypatch.setattr(closed_lane.os, "cpu_count", lambda: 3)
+    assert closed_lane.ClosedLane(link_arrays(fleet.links), size, compiled=True).parts_of(table)[1] == 3
+    assert run().events_sha256 == alone.events_sha256
