@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def scenario(devices: int, *, finite: bool) -> dict[str, object]:
 
 def peak_bytes() -> int:
     """Peak memory of this process alone (``ru_maxrss`` starts at what the parent had)."""
-    with open("/proc/self/status") as status:
+    with Path("/proc/self/status").open() as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
 

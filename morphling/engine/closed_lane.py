@@ -154,6 +154,10 @@ class ClosedLane:
             return None
         return Trouble(running, code // 4, NEVER_ENDS if code % 4 == 1 else TRACE_ENDED)
 
+    def unsettled(self, running: Running, now_ns: int) -> IntArray:
+        """Rows of a dispatch that are not settled by ``now_ns``."""
+        return np.flatnonzero(running.times[6] > now_ns)
+
     def stop(self) -> None:
         """End the threads, if there are any."""
         if self.threads is not None:

@@ -14,6 +14,7 @@ import simpy
 
 from morphling.engine.closed_lane import ClosedLane, Trouble
 from morphling.engine.event_lane import EventLane
+from morphling.engine.faults import never_finishes, nothing_left, pending
 from morphling.engine.kernels import FAR
 from morphling.engine.links import link_arrays, nic_can_bind
 from morphling.engine.running import Notice, Running
@@ -35,7 +36,7 @@ from morphling.interfaces.strategy import (
     WakeAt,
 )
 from morphling.interfaces.tasks import TaskTable
-from morphling.types import DType, IntArray, Kind
+from morphling.types import IntArray
 from morphling.workload import Workload
 
 __all__ = ["Engine"]
@@ -134,20 +135,20 @@ class Engine:
             if isinstance(self.lane, EventLane) and self.lane.pending:
                 told = self.lane.advance(min(upcoming, self.horizon_ns))
                 if isinstance(told, Trouble):
-                    raise self.trouble(told)
+                    raise never_finishes(self, told)
                 if told:
                     self.schedule(told)
                     continue
             if upcoming >= FAR:
-                raise self.nothing_left()
+                raise nothing_left(self)
             if upcoming > self.horizon_ns:
                 raise EngineError(
-                    f"virtual time would pass the limit of {self.horizon_ns / 1e9:g} s (run.max_time); {self.pending()}"
+                    f"virtual time would pass the limit of {self.horizon_ns / 1e9:g} s (run.max_time); {pending(self)}"
                 )
             self.standing = self.standing + 1 if upcoming == self.now_ns else 0
             if self.standing > STANDSTILL:
                 raise EngineError(
-                    f"the clock stands still at {self.now_ns / 1e9:.9g} s for {STANDSTILL} decisions; {self.pending()}"
+                    f"the clock stands still at {self.now_ns / 1e9:.9g} s for {STANDSTILL} decisions; {pending(self)}"
                 )
             self.env.step()
         end = self.now_ns
@@ -216,7 +217,7 @@ class Engine:
             return
         trouble = self.lane.submit(running)
         if trouble is not None:
-            raise self.trouble(trouble)
+            raise never_finishes(self, trouble)
         if isinstance(self.lane, ClosedLane):
             self.follow(running, running.notices())
         else:
@@ -369,40 +370,6 @@ class Engine:
         if len(self.checked) >= 512:
             self.checked.pop(next(iter(self.checked)))
         self.checked[id(tasks)] = tasks
-
-    def pending(self, limit: int = 3) -> str:
-        """Say which rows are pending."""
-        if not self.running:
-            return "no rows are pending"
-        words = []
-        for running in list(self.running.values())[:limit]:
-            t = running.tasks
-            row = 0
-            words.append(
-                f"dispatch {running.serial} ({running.sent.label or 'no label'}): {len(t)} rows, such as row {row}"
-                f" {Kind(int(t.kind[row])).name.lower()} on device {t.device[row]}"
-            )
-        more = f" and {len(self.running) - limit} more dispatches" if len(self.running) > limit else ""
-        return "pending: " + "; ".join(words) + more
-
-    def trouble(self, t: Trouble) -> EngineError:
-        """Name a row that can never settle."""
-        tasks, i = t.running.tasks, t.row
-        d = int(tasks.device[i])
-        name = self.fleet.profile_names[self.fleet.profile[d]] if d < self.fleet.size else "coordinator"
-        trace = self.fleet.links.trace_names[self.fleet.links.trace[d]] if d < self.fleet.size else "none"
-        return EngineError(
-            f"dispatch {t.running.serial} ({t.running.sent.label or 'no label'}), row {i} on device {d} ({name})"
-            f" can never finish: {t.why} (link {trace}; {tasks.bytes_in[i]} bytes down, {tasks.bytes_out[i]} bytes up,"
-            f" {DType(int(tasks.dtype[i])).label})"
-        )
-
-    def nothing_left(self) -> EngineError:
-        """No event is left and the strategy has not said `Done`."""
-        return EngineError(
-            f"nothing is left to happen at {self.now_ns / 1e9:.9g} s and {type(self.strategy).__name__} has not said "
-            f"Done; {self.pending()}; {int(self.online.sum())} of {self.fleet.size} devices are online"
-        )
 
     # -------------------------------------------------------------------------------------------------------- churn
 

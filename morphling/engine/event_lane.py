@@ -98,6 +98,11 @@ class EventLane:
         end = (answer,) if tail else ()
         return getattr(kernels(compiled=compiled), name)(links, shared, pool, self.size, *middle, *args, *end)
 
+    def unsettled(self, running: Running, now_ns: int) -> IntArray:  # noqa: ARG002 - both lanes have it
+        """Rows of a dispatch that are not settled."""
+        x = self.slots.get(running.serial)
+        return np.zeros(0, np.int64) if x is None else np.flatnonzero(self.row[x.first : x.last, K.STATE] == K.WAITING)
+
     def stop(self) -> None:
         """Nothing to end: this lane has no threads."""
 
