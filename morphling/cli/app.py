@@ -14,6 +14,8 @@ from morphling.cli.doctor import doctor
 from morphling.cli.listing import profiles_app, strategies, traces_app
 from morphling.cli.report import figures, report
 from morphling.cli.run import run
+from morphling.cli.traces_generate import generate
+from morphling.cli.traces_show import show
 from morphling.errors import MorphlingError
 
 __all__ = ["app", "main"]
@@ -52,6 +54,8 @@ app.command()(report)
 app.command()(figures)
 app.add_typer(profiles_app)
 app.add_typer(traces_app)
+traces_app.command()(generate)
+traces_app.command()(show)
 app.command()(strategies)
 app.command()(schema)
 app.command()(doctor)

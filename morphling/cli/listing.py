@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["profiles_app", "strategies", "traces_app"]
+__all__ = ["print_table", "profiles_app", "strategies", "traces_app"]
 
 profiles_app = typer.Typer(name="profiles", help="Device profiles.", no_args_is_help=True, rich_markup_mode=None)
 traces_app = typer.Typer(name="traces", help="Link traces.", no_args_is_help=True, rich_markup_mode=None)
@@ -15,7 +15,8 @@ traces_app = typer.Typer(name="traces", help="Link traces.", no_args_is_help=Tru
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-def _table(title: str, columns: list[str], rows: list[list[str]], right: tuple[int, ...] = ()) -> None:
+def print_table(title: str, columns: list[str], rows: list[list[str]], right: tuple[int, ...] = ()) -> None:
+    """Print a table without frames; columns ``right`` are aligned to the right."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -55,7 +56,7 @@ def list_profiles(as_json: AsJson = False) -> None:
             ]
         )
     columns = ["profile", "class", "float32", "float16", "memory", "bandwidth"]
-    _table("achieved rates (peak x efficiency) and usable memory", columns, rows, right=(2, 3, 4, 5))
+    print_table("achieved rates (peak x efficiency) and usable memory", columns, rows, right=(2, 3, 4, 5))
 
 
 def _plain(record: Any) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def show_profile(name: Annotated[str, typer.Argument(help="Name or path.")], as_
         values["launch"] = units.format_time(r.launch.value)
     if r.power is not None:
         values |= {"power.idle": units.format_power(r.idle_w), "power.max": units.format_power(r.max_w)}
-    _table(
+    print_table(
         f"{r.name}: {r.title}", ["field", "value", "source"], [[f, v, r.sources[f]] for f, v in values.items()], (1,)
     )
 
@@ -103,14 +104,17 @@ def show_profile(name: Annotated[str, typer.Argument(help="Name or path.")], as_
 @traces_app.command("list")
 def list_traces(as_json: AsJson = False) -> None:
     """List the shipped link traces."""
+    from morphling.cli.traces_show import trace_facts
     from morphling.scenario import list_traces as names
 
-    facts = [_trace_facts(name) for name in names()]
+    facts = [trace_facts(name) for name in names()]
     if as_json:
         print(json.dumps(facts, indent=2))
         return
     rows = [[f["name"], f"{f['duration_s']:g} s", *_rates(f)] for f in facts]
-    _table("median rates, seen from the device", ["trace", "length", "down", "up", "pauses"], rows, right=(1, 2, 3, 4))
+    print_table(
+        "median rates, seen from the device", ["trace", "length", "down", "up", "pauses"], rows, right=(1, 2, 3, 4)
+    )
 
 
 def _rates(facts: dict[str, Any]) -> list[str]:
@@ -118,45 +122,6 @@ def _rates(facts: dict[str, Any]) -> list[str]:
 
     down, up = (units.format_rate(facts[k]["50"]) for k in ("down_bps", "up_bps"))
     return [down, up, f"{facts['paused_share']:.1%}"]
-
-
-def _trace_facts(name: str) -> dict[str, Any]:
-    import numpy as np
-
-    from morphling.scenario import load_trace
-
-    trace = load_trace(name, "repeat")
-    spans = np.diff(np.append(trace.start_ns, trace.period_ns))
-    repeated = [np.repeat(x, np.maximum(1, spans // max(int(spans.min()), 1))) for x in (trace.down_bps, trace.up_bps)]
-    marks = (5, 25, 50, 75, 95)
-    down, up = ({str(p): float(np.percentile(x, p)) for p in marks} for x in repeated)
-    paused = float(spans[(trace.down_bps == 0) | (trace.up_bps == 0)].sum() / spans.sum())
-    return {
-        "name": trace.name,
-        "duration_s": trace.period_ns / 1e9,
-        "steps": len(spans),
-        "down_bps": down,
-        "up_bps": up,
-        "paused_share": paused,
-    }
-
-
-@traces_app.command("show")
-def show_trace(name: Annotated[str, typer.Argument(help="Name or path.")], as_json: AsJson = False) -> None:
-    """Show percentiles of a link trace."""
-    from morphling import units
-
-    facts = _trace_facts(name)
-    if as_json:
-        print(json.dumps(facts, indent=2))
-        return
-    rows = [
-        [f"{p} %", units.format_rate(facts["down_bps"][p]), units.format_rate(facts["up_bps"][p])]
-        for p in facts["up_bps"]
-    ]
-    paused = f"paused {facts['paused_share']:.1%} of the time"
-    title = f"{facts['name']}: {facts['steps']} steps, {facts['duration_s']:g} s, {paused}"
-    _table(title, ["percentile", "down", "up"], rows, right=(1, 2))
 
 
 def strategies(as_json: AsJson = False) -> None:
@@ -189,4 +154,4 @@ def strategies(as_json: AsJson = False) -> None:
         ]
         for f in facts
     ]
-    _table("strategies", ["name", "from", "parameters (defaults)"], rows)
+    print_table("strategies", ["name", "from", "parameters (defaults)"], rows)

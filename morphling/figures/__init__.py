@@ -1,10 +1,11 @@
-"""Drawings of a run folder; matplotlib lives only here, and is imported when something is drawn.
+"""Drawings of a run folder and of traces; matplotlib lives only here, and is imported when something is drawn.
 
-One function a plot; each reads the run folder alone.
+One function a plot; each reads a run folder alone, or one trace.
 """
 
 from __future__ import annotations
 
 from morphling.figures.overview import draw_overview, overview
+from morphling.figures.traces import draw_trace, trace_figure
 
-__all__ = ["draw_overview", "overview"]
+__all__ = ["draw_overview", "draw_trace", "overview", "trace_figure"]

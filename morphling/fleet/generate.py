@@ -26,7 +26,16 @@ from morphling.fleet.links import LinkTrace
 from morphling.fleet.streams import stream
 from morphling.types import SECOND_NS, BoolArray, FloatArray, IntArray, ns_from_s
 
-__all__ = ["POPULATIONS", "RECIPE_VERSION", "Population", "generate", "recipe_header", "to_csv"]
+__all__ = [
+    "POPULATIONS",
+    "RECIPE_VERSION",
+    "Population",
+    "generate",
+    "recipe_header",
+    "to_csv",
+    "uniforms",
+    "whole_steps",
+]
 
 RECIPE_VERSION = 1
 """Raised whenever the same population and seed would give other bytes."""
@@ -139,7 +148,7 @@ def generate(population: str, seed: int, duration_s: float = 600.0, step_s: floa
         If the seed is not a whole number >= 0.
     """
     what = _population(population)
-    step_ns, steps = _steps(duration_s, step_s)
+    step_ns, steps = whole_steps(duration_s, step_s)
     rates = stream(seed, f"network_traces.{population}.rates")
     down, up = _correlated(rates, steps, math.exp(-step_s / what.tau_s), what.rho)
     paused = _pauses(stream(seed, f"network_traces.{population}.pauses"), steps, step_s, what)
@@ -199,7 +208,8 @@ def _population(name: str) -> Population:
     return POPULATIONS[name]
 
 
-def _steps(duration_s: float, step_s: float) -> tuple[int, int]:
+def whole_steps(duration_s: float, step_s: float) -> tuple[int, int]:
+    """Nanoseconds of a step, and how many fill the duration; `TraceError` unless they do so exactly."""
     if not (math.isfinite(duration_s) and math.isfinite(step_s) and duration_s > 0 and step_s > 0):
         raise TraceError(f"duration {duration_s:g} s and step {step_s:g} s must both be finite and above zero")
     duration_ns, step_ns = ns_from_s(duration_s), ns_from_s(step_s)
@@ -208,7 +218,7 @@ def _steps(duration_s: float, step_s: float) -> tuple[int, int]:
     return step_ns, duration_ns // step_ns
 
 
-def _uniforms(rng: np.random.Generator, count: int) -> FloatArray:
+def uniforms(rng: np.random.Generator, count: int) -> FloatArray:
     """``count`` numbers strictly between 0 and 1: the middles of 2^52 cells, chosen by the top 52 bits of a word."""
     words = np.asarray(rng.bit_generator.random_raw(count), np.uint64)
     return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
@@ -216,7 +226,7 @@ def _uniforms(rng: np.random.Generator, count: int) -> FloatArray:
 
 def _correlated(rng: np.random.Generator, steps: int, phi: float, rho: float) -> tuple[FloatArray, FloatArray]:
     """Two AR(1) series of unit variance, float64[steps] each; in plain Python, as compilers may fuse array maths."""
-    normals = [_STANDARD.inv_cdf(u) for u in _uniforms(rng, 2 * steps).tolist()]
+    normals = [_STANDARD.inv_cdf(u) for u in uniforms(rng, 2 * steps).tolist()]
     rest, fresh = math.sqrt(1.0 - rho * rho), math.sqrt(1.0 - phi * phi)
     down, up = np.empty(steps), np.empty(steps)
     x = y = 0.0
@@ -233,7 +243,7 @@ def _pauses(rng: np.random.Generator, steps: int, step_s: float, what: Populatio
         return paused
     enter, leave = -math.expm1(-step_s / what.between_s), -math.expm1(-step_s / what.outage_s)
     now = False
-    for i, u in enumerate(_uniforms(rng, steps).tolist()):
+    for i, u in enumerate(uniforms(rng, steps).tolist()):
         if i:
             now = u >= leave if now else u < enter
         paused[i] = now

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from morphling.engine.links import MAX_RATE_BPS
-from morphling.errors import InputError, WorkloadError
+from morphling.errors import InputError, TraceError, WorkloadError
 from morphling.fleet import Coordinator, Fleet, Links, LinkTrace, PastEnd
+from morphling.fleet.populations import device_traces, link_means
 from morphling.fleet.streams import stream
 from morphling.interfaces.executor import Executor
 from morphling.interfaces.strategy import Strategy
@@ -21,6 +22,7 @@ from morphling.scenario import (
     FleetEntry,
     InlineProfile,
     LoadedScenario,
+    PopulationLink,
     ProfileRecord,
     completed,
     configured,
@@ -33,6 +35,8 @@ __all__ = ["Built", "build", "complete"]
 
 _MOST = 1 << 62
 """Most bytes of a device: sums of a few of them stay within int64."""
+_MOST_STEPS = 100_000_000
+"""Most steps of the traces that a population gives one group: 2.4 GB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,6 +255,9 @@ def _link(c: _Columns, span: slice, loaded: LoadedScenario, entry: FleetEntry, d
     link = entry.link
     c.latency[span] = draw.whole("link.latency", link.latency, "ns", FAR_NS - 1, scale=SECOND_NS)
     c.half[span] = link.duplex == "half"
+    if isinstance(link, PopulationLink):
+        _population(c, span, loaded, draw.number, link)
+        return
     if not isinstance(link, ConstantLink):
         trace = loaded.trace(link)
         if (peak := int(max(trace.down_bps.max(), trace.up_bps.max()))) > MAX_RATE_BPS:
@@ -264,6 +271,29 @@ def _link(c: _Columns, span: slice, loaded: LoadedScenario, entry: FleetEntry, d
         return
     down = draw.whole("link.downlink", link.downlink, "bit/s", MAX_RATE_BPS, least=1)
     up = draw.whole("link.uplink", link.uplink, "bit/s", MAX_RATE_BPS, least=1)
+    _constants(c, span, down, up)
+
+
+def _population(c: _Columns, span: slice, loaded: LoadedScenario, number: int, link: PopulationLink) -> None:
+    seed, count, scope = loaded.scenario.seed, span.stop - span.start, f"fleet/{number}/link.population"
+    if not link.variation:
+        _constants(c, span, *link_means(link.population, seed, count, scope))
+        return
+    first, steps = len(c.traces), count * link.duration / link.step
+    if steps > _MOST_STEPS:
+        raise loaded.fault(
+            ("fleet", number, "link", "duration"),
+            f"{count:,} devices times duration / step make {steps:,.0f} steps, 24 bytes each; {_MOST_STEPS:,} are the "
+            "most: take a longer step, a shorter duration, or variation: false",
+        )
+    try:
+        c.traces += device_traces(link.population, seed, count, link.duration, link.step, scope=scope)
+    except TraceError as error:
+        raise loaded.fault(("fleet", number, "link", "duration"), str(error)) from None
+    c.trace[span] = np.arange(first, first + count)
+
+
+def _constants(c: _Columns, span: slice, down: IntArray, up: IntArray) -> None:
     pairs, which = np.unique(np.stack([down, up]), axis=1, return_inverse=True)
     numbers = np.array([c.library(pair, lambda p=pair: _constant(*p)) for pair in zip(*pairs.tolist(), strict=True)])  # type: ignore[misc]
     c.trace[span] = numbers[which.ravel()]

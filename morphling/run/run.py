@@ -15,7 +15,7 @@ from morphling.engine import Engine
 from morphling.errors import InputError, RunError
 from morphling.results import Results, check_room, new_run_folder, write_run
 from morphling.run.build import Built, build, complete
-from morphling.scenario import LoadedScenario, TraceLink, load_scenario
+from morphling.scenario import LoadedScenario, PopulationLink, TraceLink, load_scenario
 
 __all__ = ["replay", "run"]
 
@@ -133,6 +133,7 @@ def _notes(loaded: LoadedScenario, built: Built) -> list[str]:
         )
     links = [entry.link for entry in loaded.scenario.fleet]
     followed = {str(x.trace) for x in links if isinstance(x, TraceLink) and x.past_end == "repeat"}
+    followed |= {f"{x.population} (drawn)" for x in links if isinstance(x, PopulationLink) and x.variation}
     repeating = sorted(followed)
     if repeating:
         notes.append(f"link traces repeat when they end: {', '.join(repeating)}")

@@ -49,6 +49,7 @@ __all__ = [
     "FleetEntry",
     "InlinePower",
     "InlineProfile",
+    "PopulationLink",
     "Run",
     "Scenario",
     "Session",
@@ -182,13 +183,36 @@ class TraceLink(_Link):
     )
 
 
+class PopulationLink(_Link):
+    """A link of its own for each device of the group, drawn from a population."""
+
+    population: Literal["home-wifi-ndt", "cleave-2-10x", "fedscale-like", "lte", "5g", "driving-lte"] = Field(
+        description="Whose links; each device draws its own pair of mean rates."
+    )
+    variation: StrictBool = Field(
+        True, description="Whether rates vary in time and pause as the population's do, or stay at the mean pair."
+    )
+    duration: Duration = Field(
+        600.0, description="Length of each device's trace, s; it repeats. A whole number of steps."
+    )
+    step: Duration = Field(1.0, description="Time between changes of the rates, s.")
+
+
 def _link_shape(value: object) -> str:
-    traced = "trace" in value if isinstance(value, dict) else isinstance(value, TraceLink)
-    return "<trace>" if traced else "<constant>"
+    if not isinstance(value, dict):
+        if isinstance(value, TraceLink):
+            return "<trace>"
+        return "<population>" if isinstance(value, PopulationLink) else "<constant>"
+    if "trace" in value:
+        return "<trace>"
+    return "<population>" if any(get_close_matches("population", [str(k)], cutoff=0.8) for k in value) else "<constant>"
 
 
 Link: TypeAlias = Annotated[
-    Annotated[ConstantLink, Tag("<constant>")] | Annotated[TraceLink, Tag("<trace>")], Discriminator(_link_shape)
+    Annotated[ConstantLink, Tag("<constant>")]
+    | Annotated[TraceLink, Tag("<trace>")]
+    | Annotated[PopulationLink, Tag("<population>")],
+    Discriminator(_link_shape),
 ]
 Profile: TypeAlias = Annotated[
     Annotated[Text, Tag("<name>")] | Annotated[InlineProfile, Tag("<inline>")],
@@ -201,7 +225,7 @@ class FleetEntry(Record):
 
     profile: Profile = Field(description="Name of a shipped profile, a path, or the device itself.")
     count: Count = Field(1, description="How many such devices.")
-    link: Link = Field(description="Either {downlink, uplink} or {trace}; with latency and duplex.")
+    link: Link = Field(description="Either {downlink, uplink}, {trace} or {population}; with latency and duplex.")
 
 
 class Coordinator(Record):

@@ -1,0 +1,61 @@
+"""`morphling traces show`: what a link trace amounts to, in numbers and as a drawing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["show", "trace_facts"]
+
+
+def trace_facts(name: str) -> dict[str, Any]:
+    """The summary of a trace by name or path, as plain values."""
+    import dataclasses
+
+    from morphling.fleet.summary import summarize
+    from morphling.scenario import load_trace
+
+    facts = dataclasses.asdict(summarize(load_trace(name, "hold")))
+    for key in ("down_bps", "up_bps", "ratio"):
+        facts[key] = {str(p): value for p, value in facts[key].items()}
+    return facts
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="Name or path.")],
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="Also draw it into this file, for example t.png.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show percentiles of a link trace: down, up, and their ratio."""
+    from morphling import units
+    from morphling.cli.listing import print_table
+
+    facts = trace_facts(name)
+    if figure is not None:
+        from morphling.figures import draw_trace
+        from morphling.scenario import load_trace
+
+        draw_trace(load_trace(name, "hold"), figure)
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    rows = [
+        [f"{p} %", units.format_rate(down), units.format_rate(facts["up_bps"][p]), _ratio(facts["ratio"].get(p))]
+        for p, down in facts["down_bps"].items()
+    ]
+    rows.append(["mean", units.format_rate(facts["mean_down_bps"]), units.format_rate(facts["mean_up_bps"]), ""])
+    title = f"{facts['name']}: {facts['steps']} steps, {facts['duration_s']:g} s"
+    print_table(title, ["of the time below", "down", "up", "down/up"], rows, right=(1, 2, 3))
+    paused, longest = facts["paused_share"], facts["longest_pause_s"]
+    print(f"paused {paused:.1%} of the time, at most {longest:g} s at once" if paused else "never paused")
+    if figure is not None:
+        print(figure)
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
