@@ -94,7 +94,7 @@ class Lengths:
 
     @property
     def mean_s(self) -> float:
-        """Mean of the bounded distribution, seconds (by quadrature, to about 1e-5 of it)."""
+        """Mean of the bounded distribution, seconds (by quadrature, to about 1e-4 of it)."""
         return float(self._table[1][-1])
 
     def draw(self, rng: np.random.Generator, count: int) -> FloatArray:
