@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import morphling
+from morphling.cli.availability import availability_app
 from morphling.cli.check import check, schema
 from morphling.cli.doctor import doctor
 from morphling.cli.listing import profiles_app, strategies, traces_app
@@ -56,6 +57,7 @@ app.add_typer(profiles_app)
 app.add_typer(traces_app)
 traces_app.command()(generate)
 traces_app.command()(show)
+app.add_typer(availability_app)
 app.command()(strategies)
 app.command()(schema)
 app.command()(doctor)

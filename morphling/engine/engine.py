@@ -79,7 +79,8 @@ class Engine:
     ) -> None:
         self.fleet, self.workload, self.strategy, self.executor = fleet, workload, strategy, executor
         self.seed, self.iterations, self.progress = seed, iterations, progress
-        self.horizon_ns = FAR - 1 if horizon_s is None else round(horizon_s * 1e9)
+        self.max_ns = FAR - 1 if horizon_s is None else round(horizon_s * 1e9)
+        self.horizon_ns = min(self.max_ns, fleet.availability.limit_ns)
         self.env = simpy.Environment()
         self.online = np.zeros(fleet.size, bool)
         self.view = EngineView(self)
@@ -142,8 +143,9 @@ class Engine:
             if upcoming >= FAR:
                 raise nothing_left(self)
             if upcoming > self.horizon_ns:
+                limit = "run.max_time" if self.horizon_ns == self.max_ns else "availability.horizon"
                 raise EngineError(
-                    f"virtual time would pass the limit of {self.horizon_ns / 1e9:g} s (run.max_time); {pending(self)}"
+                    f"virtual time would pass the limit of {self.horizon_ns / 1e9:g} s ({limit}); {pending(self)}"
                 )
             self.standing = self.standing + 1 if upcoming == self.now_ns else 0
             if self.standing > STANDSTILL:

@@ -16,18 +16,31 @@ class Availability:
     """Sessions of N devices in CSR form: device i is online in ``[start_ns[j], end_ns[j])`` for j in
     ``ptr[i]:ptr[i+1]``.
 
-    Sessions of a device are sorted and do not touch.  ``FAR_NS`` as an end means: never leaves.
+    Sessions of a device are sorted and do not touch.  ``FAR_NS`` as an end means: never leaves.  What is described
+    ends at ``horizon_ns``; with ``past`` = ``error``, a run that goes on after it is refused, with ``hold`` nobody
+    comes or goes any more.
     """
 
     ptr: IntArray
     start_ns: IntArray
     end_ns: IntArray
     model: str = "always"
+    horizon_ns: int = FAR_NS
+    past: str = "hold"
 
     @property
     def size(self) -> int:
         """Number of devices."""
         return len(self.ptr) - 1
+
+    @property
+    def limit_ns(self) -> int:
+        """The last instant that a run may reach; ``FAR_NS - 1`` if there is none."""
+        return self.horizon_ns if self.past == "error" else FAR_NS - 1
+
+    def device(self) -> IntArray:
+        """The device of each session, int64[sessions]."""
+        return np.repeat(np.arange(self.size, dtype=np.int64), np.diff(self.ptr))
 
     @classmethod
     def always(cls, size: int) -> Availability:

@@ -137,6 +137,7 @@ def _notes(loaded: LoadedScenario, built: Built) -> list[str]:
     repeating = sorted(followed)
     if repeating:
         notes.append(f"link traces repeat when they end: {', '.join(repeating)}")
+    notes += loaded.remarks
     if built.workload.model.note:
         notes.append(f"{built.workload.model.name}: {built.workload.model.note}")
     return notes

@@ -14,13 +14,14 @@ from pydantic import ValidationError
 from morphling.errors import InputError, ScenarioError, WorkloadError
 from morphling.fleet import Availability, LinkTrace
 from morphling.scenario import yaml12
+from morphling.scenario.availability_files import availability_from, file_availability
 from morphling.scenario.data import find_file, full_path, is_path
 from morphling.scenario.faults import fault_line, problems_of
 from morphling.scenario.files import file_digest, read_text
 from morphling.scenario.overrides import apply_overrides
 from morphling.scenario.profiles import ProfileRecord, parse_profile
-from morphling.scenario.schema import InlineProfile, Scenario, SessionFile, Sessions, TraceFile, TraceLink
-from morphling.scenario.sessions import availability_of, listed_stays, parse_sessions
+from morphling.scenario.schema import AlwaysOn, InlineProfile, Scenario, SessionFile, Sessions, TraceFile, TraceLink
+from morphling.scenario.sessions import availability_of, listed_stays
 from morphling.scenario.traces import parse_trace
 from morphling.scenario.yaml12 import Document
 from morphling.scenario.yaml12 import Path as Keys
@@ -42,6 +43,7 @@ class LoadedScenario:
     ``traces`` : by (reference, past_end)
     ``model`` : the workload's model
     ``availability`` : sessions of all devices
+    ``remarks`` : what a reader of the numbers should know of the files
     ``inputs`` : SHA-256 of each file read, by path
     """
 
@@ -52,6 +54,7 @@ class LoadedScenario:
     availability: Availability
     inputs: Mapping[str, str]
     document: Document = field(repr=False)
+    remarks: tuple[str, ...] = ()
 
     def profile(self, reference: str | InlineProfile) -> ProfileRecord | InlineProfile:
         """What a ``profile`` field means."""
@@ -199,6 +202,7 @@ class _Reading:
         self.problems: list[str] = []
         self.profiles: dict[str, ProfileRecord] = {}
         self.traces: dict[tuple[str, str], LinkTrace] = {}
+        self.remarks: list[str] = []
 
     def finish(self, scenario: Scenario) -> LoadedScenario:
         model = self.attempt(("workload", "model"), lambda: self.model(scenario.workload.model))
@@ -211,7 +215,14 @@ class _Reading:
         if self.problems or model is None or availability is None:
             raise ScenarioError(self.problems)
         return LoadedScenario(
-            scenario, self.profiles, self.traces, model, availability, dict(sorted(self.inputs.items())), self.document
+            scenario=scenario,
+            profiles=self.profiles,
+            traces=self.traces,
+            model=model,
+            availability=availability,
+            inputs=dict(sorted(self.inputs.items())),
+            document=self.document,
+            remarks=tuple(self.remarks),
         )
 
     def names(self, raw: Mapping[str, Any]) -> list[str]:
@@ -279,12 +290,17 @@ class _Reading:
 
     def availability(self, scenario: Scenario) -> Availability:
         match scenario.availability:
-            case SessionFile(path=path):
-                return availability_of(parse_sessions(self.text(Path(path)), path), scenario.size)
+            case SessionFile() as file:
+                here, remarks = file_availability(file, self.text(Path(file.path)), scenario.size, scenario.seed)
             case Sessions() as sessions:
                 return availability_of(listed_stays(sessions), scenario.size)
-            case _:
+            case AlwaysOn():
                 return Availability.always(scenario.size)
+            case model:
+                until = scenario.run.max_time
+                here, remarks = availability_from(model, scenario.size, scenario.seed, until, self.text)
+        self.remarks += remarks
+        return here
 
 
 def _json(text: str, origin: str) -> dict[str, Any]:

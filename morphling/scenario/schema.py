@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from morphling.scenario.data import suggestion
+from morphling.scenario.availability_schema import Behaviour, Fit, Renewing, SpotCounts, availability_model
 from morphling.scenario.quantities import (
     DRAW_KEYS,
     Delay,
@@ -245,20 +245,8 @@ class Coordinator(Record):
         return self
 
 
-_AVAILABILITY_MODELS = ["always", "sessions"]
-
-
-def _availability_model(value: object) -> object:
-    """Both models are named whichever of them the file's other keys point to."""
-    if value not in _AVAILABILITY_MODELS:
-        hint = suggestion(str(value), _AVAILABILITY_MODELS, all_known=False)
-        known = ", ".join(_AVAILABILITY_MODELS)
-        raise wrong(f"must be one of {known}, found {value!r}{', ' + hint if hint else ''}")
-    return value
-
-
-_Always: TypeAlias = Annotated[Literal["always"], BeforeValidator(_availability_model)]
-_Sessions: TypeAlias = Annotated[Literal["sessions"], BeforeValidator(_availability_model)]
+_Always: TypeAlias = Annotated[Literal["always"], BeforeValidator(availability_model)]
+_Sessions: TypeAlias = Annotated[Literal["sessions"], BeforeValidator(availability_model)]
 
 
 class AlwaysOn(Record):
@@ -296,24 +284,42 @@ class SessionFile(Record):
     model: _Sessions = Field(description="Devices are there during their sessions.")
     path: Text = Field(
         description="CSV with header device,start_s,end_s (seconds; an empty end_s: it stays), relative to the "
-        "scenario. A device that is not listed is always there."
+        "scenario; a device that is not listed is always there. Or client,start_s,end_s, see assign."
     )
+    assign: Literal["in_order", "draw"] | None = Field(
+        None, description="Clients to devices in the order of the file (the default), or drawn with replacement."
+    )
+    repair: StrictBool = Field(
+        False, description="Clients only: leave out empty sessions and join touching ones, counted; or refuse them."
+    )
+    start: Delay = Field(0.0, description="Clients only: time in the file at which virtual time 0 lies, s.")
 
 
 def _availability_shape(value: object) -> str:
     if isinstance(value, dict):
-        if value.get("model") == "sessions" or "sessions" in value or "path" in value:
+        named = value.get("model")
+        if named in ("fedscale", "spot", "renewal"):
+            return f"<{named}>"
+        if named in ("phones-flash", "desktops-boinc"):
+            return "<fit>"
+        if named == "sessions" or "sessions" in value or "path" in value:
             return "<file>" if "path" in value else "<sessions>"
         return "<always>"
     if isinstance(value, SessionFile):
         return "<file>"
-    return "<sessions>" if isinstance(value, Sessions) else "<always>"
+    if isinstance(value, Behaviour | SpotCounts | Renewing):
+        return f"<{value.model}>"
+    return "<sessions>" if isinstance(value, Sessions) else "<fit>" if isinstance(value, Fit) else "<always>"
 
 
 Availability: TypeAlias = Annotated[
     Annotated[AlwaysOn, Tag("<always>")]
     | Annotated[Sessions, Tag("<sessions>")]
-    | Annotated[SessionFile, Tag("<file>")],
+    | Annotated[SessionFile, Tag("<file>")]
+    | Annotated[Behaviour, Tag("<fedscale>")]
+    | Annotated[SpotCounts, Tag("<spot>")]
+    | Annotated[Renewing, Tag("<renewal>")]
+    | Annotated[Fit, Tag("<fit>")],
     Discriminator(_availability_shape),
 ]
 

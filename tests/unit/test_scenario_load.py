@@ -251,7 +251,7 @@ strategy: {{}}
         ("coordinator.uplink=0 bit/s", "a rate of zero is not allowed here"),
         (
             "availability.model=session",
-            "--set availability.model: must be one of always, sessions, found 'session', did you mean 'sessions'?",
+            "renewal, phones-flash, desktops-boinc, found 'session', did you mean 'sessions'?",
         ),
         ("availability={model: always, path: x.csv}", "must be one of"),
         ("availability={model: sessions}", "--set availability: missing key 'sessions'"),
