@@ -221,12 +221,12 @@ def _complete(
             f"{path}: {_some(own)} has an uplink of its own; leave out {', '.join(options.given() & _UPLINK)}"
         )
     if bare and not stated:
-        raise TraceError(
-            f"{path}: format {name} gives the downlink of {_some(bare)} only; give the uplink: up (--up '5 Mbit/s'), up_file or "
-            "up_ratio"
+        ways = (
+            "up (--up '5 Mbit/s'), up_file or up_ratio"
             if "up_file" in spec.options
-            else f"{path}: format {name} gives the downlink of {_some(bare)} only; give the uplink: up (--up '5 Mbit/s') or up_ratio"
+            else "up (--up '5 Mbit/s') or up_ratio"
         )
+        raise TraceError(f"{path}: format {name} gives the downlink of {_some(bare)} only; give the uplink: {ways}")
     if not bare:
         return [trace for trace, _ in traces]
     if options.up_file is None:
