@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -78,6 +79,20 @@ class Clock:
 
 def dated_ns(cell: str, layouts: tuple[str, ...], path: Path, line: int, column: str) -> int:
     """Nanoseconds since 1970 of a date and time in one of ``layouts`` (of `datetime.strptime`, read as UTC)."""
+    # Logs have a row a second, and `strptime` is what takes the time: a minute is read once.
+    seconds = cell[-2:]
+    if len(seconds) == 2 and seconds.isascii() and seconds.isdigit() and seconds < "60":
+        minute = _moment_ns(f"{cell[:-2]}00", layouts)
+        if minute is not None:
+            return minute + int(seconds) * SECOND_NS
+    moment = _moment_ns(cell, layouts)
+    if moment is None:
+        raise TraceError(f"{path}:{line}: {column}: '{cell}' is not a date and time as {layouts[0]} writes it")
+    return moment
+
+
+@lru_cache(maxsize=256)
+def _moment_ns(cell: str, layouts: tuple[str, ...]) -> int | None:
     for layout in layouts:
         try:
             moment = datetime.strptime(cell, layout).replace(tzinfo=UTC)
@@ -85,4 +100,4 @@ def dated_ns(cell: str, layouts: tuple[str, ...], path: Path, line: int, column:
             continue
         delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
         return (delta.days * 86_400 + delta.seconds) * SECOND_NS + delta.microseconds * 1000
-    raise TraceError(f"{path}:{line}: {column}: '{cell}' is not a date and time as {layouts[0]} writes it")
+    return None

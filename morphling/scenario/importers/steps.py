@@ -58,7 +58,10 @@ class Readings:
 
 
 def trace_of(name: str, readings: Readings, report: Report, options: Options) -> tuple[LinkTrace, bool]:
-    """The trace, and whether it has an uplink of its own; without one, its uplink repeats the downlink."""
+    """The trace, and whether it has an uplink of its own; without one, its uplink repeats the downlink.
+
+    The readings are used up.
+    """
     path = readings.path
     if not readings.time_ns:
         raise TraceError(f"{path}: no readings for '{name}'")
@@ -75,10 +78,13 @@ def trace_of(name: str, readings: Readings, report: Report, options: Options) ->
         report.drop("reading before the first of its direction", path, int(line[0]), first)
         start, rates, line = start[first:], [r[first:] for r in rates], line[first:]
     rates = [_filled(r, pause=options.missing == "pause") for r in rates]
-    step = int(np.median(np.diff(start))) if len(start) > 1 else SECOND_NS
+    step = int(np.median(np.diff(start), overwrite_input=True)) if len(start) > 1 else SECOND_NS
     start, rates = _gaps(start, rates, line, step, path, report, pause=options.gaps == "pause")
     period = step + int(start[-1]) if readings.period_ns is None else readings.period_ns
-    whole = [np.rint(r).astype(np.int64) for r in rates]
+    whole: list[IntArray] = []
+    while rates:  # one direction after the other, each let go of when it is whole: a trace may be as large as memory
+        whole.append(np.rint(rates.pop(0)).astype(np.int64))
+    readings.down, readings.up, readings.line = array("d"), array("d"), array("I")
     if whole[0].max() > 0 and max(int(w.max()) for w in whole) < _LOWEST_PEAK_BPS:
         peak = max(int(w.max()) for w in whole)
         raise TraceError(f"{path}: the highest rate is {peak} bit/s; is the unit right?")
