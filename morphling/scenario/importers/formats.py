@@ -45,7 +45,7 @@ class Format:
     joins_up_file: bool = False
 
 
-_DOWN = "down; the uplink is to be given"
+_DOWN = "down"
 _SERIES_TEXT = _SERIES | _TEXT
 FORMATS: Final[dict[str, Format]] = {
     "mobiperf": Format(

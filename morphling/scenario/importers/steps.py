@@ -168,10 +168,14 @@ def with_uplink(trace: LinkTrace, options: Options) -> LinkTrace:
             raise TraceError(f"up: {error}") from None
         up = np.full(len(down), constant, np.int64)
     else:
-        ratio = options.up_ratio
-        if ratio is None or not math.isfinite(ratio) or not 0 < ratio <= 1e6:
-            raise TraceError(f"up_ratio: a share of the downlink above 0 is needed, found {ratio}")
+        ratio = options.up_ratio  # the largest rate read is 1e12 bit/s, and the engine takes little more
+        if ratio is None or not math.isfinite(ratio) or not 0 < ratio <= 1e12 / float(down.max()):
+            raise TraceError(
+                f"up_ratio: a share of the downlink above 0 is needed, and no rate above 1 Tbit/s; found {ratio}"
+            )
         up = np.rint(down * ratio).astype(np.int64)
+        if not up.any():
+            raise TraceError(f"up_ratio: {ratio:g} x the downlink of '{trace.name}' is 0 bit/s throughout")
     return LinkTrace(trace.name, trace.start_ns, down, up, trace.period_ns, trace.past_end)
 
 

@@ -7,9 +7,9 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 
-from morphling import __version__
 from morphling.errors import InputError
 from morphling.fleet import LinkTrace
 from morphling.scenario.importers.record import Imported
@@ -57,7 +57,7 @@ def write_csv(imported: Imported, out: Path | str) -> list[Path]:
 
 def _head(imported: Imported) -> list[str]:
     """Comment lines; file names without their folders, and without anything that would end a line."""
-    lines = [f"imported by morphling {__version__}", *imported.report.lines()]
+    lines = [f"imported by morphling {version('morphling')}", *imported.report.lines()]
     return ["# " + re.sub(r"[^\x20-\x7e\x80-\U0010ffff]|[\x80-\x9f\u2028\u2029]", "?", line) for line in lines]
 
 
