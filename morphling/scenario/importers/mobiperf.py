@@ -54,6 +54,9 @@ def read_mobiperf(paths: Sequence[Path], report: Report, options: Options) -> di
     report.note("samples are sorted by the application: each test is one constant rate, the median of its samples")
     found: dict[str, Readings] = {}
     count: dict[str, int] = {}
+    of_device: dict[tuple[str, str], list[_Test]] = {}
+    for test in up:
+        of_device.setdefault((test.device, test.network), []).append(test)
     stated = options.up is not None or options.up_ratio is not None
     for test in down:
         name = f"{test.device}-{count.setdefault(test.device, 0)}"
@@ -61,13 +64,14 @@ def read_mobiperf(paths: Sequence[Path], report: Report, options: Options) -> di
         if stated:
             constant(found, name, test.bps, None, report, test.path, test.line)
             continue
-        partner = _partner(test, up)
+        near = of_device.get((test.device, test.network), [])
+        partner = _partner(test, near)
         if partner is None:
             report.drop("downlink test without an uplink test within 10 minutes", test.path, test.line)
         else:
-            up.remove(partner)
+            near.remove(partner)
             constant(found, name, test.bps, partner.bps, report, test.path, test.line)
-    for test in up:
+    for test in (t for tests in of_device.values() for t in tests):
         report.drop("uplink test that is in no pair", test.path, test.line)
     if down and not found and not stated:
         raise TraceError(
@@ -145,10 +149,6 @@ def _part(item: Mapping[str, Any], key: str, path: Path, line: int) -> Mapping[s
 
 
 def _partner(test: _Test, up: list[_Test]) -> _Test | None:
-    """The nearest uplink test of the same device and network; a test without a time has none."""
-    near = [
-        u
-        for u in up
-        if u.device == test.device and u.network == test.network and abs(u.time_us - test.time_us) <= _PAIR_US
-    ]
+    """The nearest in time of the uplink tests of this device and network; a test without a time has none."""
+    near = [u for u in up if abs(u.time_us - test.time_us) <= _PAIR_US]
     return min(near, key=lambda u: abs(u.time_us - test.time_us), default=None)
