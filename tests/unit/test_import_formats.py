@@ -153,6 +153,7 @@ def test_ookla_tiles_from_csv_and_parquet(tmp_path: Path) -> None:
     trace, report = one("ookla", [path])
     assert (trace.name, trace.down_bps.tolist(), trace.up_bps.tolist()) == ("0231", [100_000_000], [20_000_000])
     assert sum(t.count for t in report.dropped.values()) == 1
+    assert report.repaired == {}
     table = pa.table({"quadkey": ["0231", "0299"], "avg_d_kbps": [100_000, 5], "avg_u_kbps": [20_000, 5]})
     pq.write_table(table, tmp_path / "o.parquet")
     assert one("ookla", [tmp_path / "o.parquet"], pick="0231")[0].up_bps.tolist() == [20_000_000]

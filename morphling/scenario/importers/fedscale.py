@@ -100,7 +100,7 @@ def _link(
     for field in fields:
         if field not in item:
             raise TraceError(f"{path}:{line}: entry '{key}' has no '{field}'")
-    rates = [rate(json_number(item[f], path, line, f), 1e3, report, path, line, f) for f in fields]
+    rates = [rate(json_number(item[f], path, line, f), 1e3, report, path, line, f, alone=True) for f in fields]
     constant(found, f"device-{key}", rates[0], rates[1] if pair else None, report, path, line)
 
 

@@ -145,8 +145,14 @@ def json_number(value: object, path: Path, line: int, field: str) -> float:
     return float(value) if abs(value) < 1e300 else math.inf
 
 
-def rate(value: float, bps: float, report: Report, path: Path, line: int, field: str) -> float:
-    """A reading in bit/s; ``bps`` is one unit of it.  Missing and negative readings are NaN and counted."""
+def rate(value: float, bps: float, report: Report, path: Path, line: int, field: str, *, alone: bool = False) -> float:
+    """A reading in bit/s; ``bps`` is one unit of it.
+
+    Missing and negative readings are NaN, and counted as repaired; not so where a measurement stands ``alone``, which
+    is then dropped, and counted so, by the reader.
+    """
+    if alone and not value >= 0:
+        return math.nan
     if math.isnan(value):
         report.repair(f"missing reading of {field}", path, line)
         return math.nan

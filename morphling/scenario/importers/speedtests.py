@@ -31,7 +31,7 @@ def constant(
     """Add a link of one measurement, unless a direction of it is missing or did not move."""
     given = [down] if up is None else [down, up]
     if any(math.isnan(r) or r < _LOWEST_BPS for r in given):
-        report.drop("measurement with a direction missing or below 1 kbit/s", path, line)
+        report.drop("measurement with a direction missing, negative or below 1 kbit/s", path, line)
         return
     if name in found:
         raise TraceError(f"{path}:{line}: '{name}' is given twice")
@@ -50,8 +50,8 @@ def read_ndt(paths: Sequence[Path], report: Report, options: Options) -> dict[st
     for path in paths:
         for line, dl, ul in _ndt_rows(path, report, options):
             report.read += 1
-            down = rate(dl, 1e6, report, path, line, "dl_mbps")
-            up = rate(ul, 1e6, report, path, line, "ul_mbps")
+            down = rate(dl, 1e6, report, path, line, "dl_mbps", alone=True)
+            up = rate(ul, 1e6, report, path, line, "ul_mbps", alone=True)
             if _NDT_ARTEFACT[0] < up < _NDT_ARTEFACT[1]:
                 report.drop("artefact row (0.4209 < ul_mbps < 0.4210)", path, line)
             else:
@@ -86,7 +86,9 @@ def read_ookla(paths: Sequence[Path], report: Report, options: Options) -> dict[
             report.read += 1
             if options.pick is not None and not fnmatchcase(key, options.pick):
                 continue
-            rates = [rate(v, 1e3, report, path, line, c) for v, c in ((down, "avg_d_kbps"), (up, "avg_u_kbps"))]
+            rates = [
+                rate(v, 1e3, report, path, line, c, alone=True) for v, c in ((down, "avg_d_kbps"), (up, "avg_u_kbps"))
+            ]
             constant(found, key, rates[0], rates[1], report, path, line)
     return found
 
