@@ -7,10 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from morphling.cli.traces_import import IMPORT_HELP, import_command
+
 __all__ = ["print_table", "profiles_app", "strategies", "traces_app"]
 
 profiles_app = typer.Typer(name="profiles", help="Device profiles.", no_args_is_help=True, rich_markup_mode=None)
 traces_app = typer.Typer(name="traces", help="Link traces.", no_args_is_help=True, rich_markup_mode=None)
+
+traces_app.command("import", help=IMPORT_HELP)(import_command)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
-from morphling.errors import InputError, ScenarioError, WorkloadError
-from morphling.fleet import Availability, LinkTrace
+from morphling.errors import InputError, ScenarioError, TraceError, WorkloadError
+from morphling.fleet import Availability, LinkTrace, PastEnd
 from morphling.scenario import yaml12
 from morphling.scenario.availability_files import availability_from, file_availability
 from morphling.scenario.data import find_file, full_path, is_path
@@ -40,7 +40,7 @@ class LoadedScenario:
 
     ``scenario`` : the record, every default filled, paths absolute
     ``profiles`` : by reference (a name or an absolute path, as in ``scenario``)
-    ``traces`` : by (reference, past_end)
+    ``traces`` : by (reference, past_end); an imported one by the JSON of what the scenario says
     ``model`` : the workload's model
     ``availability`` : sessions of all devices
     ``remarks`` : what a reader of the numbers should know of the files
@@ -155,7 +155,9 @@ def _scenario_file(source: str) -> Path:
 
 
 _REFERENCES: Final[tuple[Keys, ...]] = (("workload", "model"), ("availability", "path"), ("coordinator", "profile"))
-_FLEET_REFERENCES: Final[tuple[Keys, ...]] = (("profile",), ("link", "trace"), ("link", "trace", "path"))
+_FLEET_REFERENCES: Final[tuple[Keys, ...]] = (
+    ("profile",), ("link", "trace"), ("link", "trace", "path"), ("link", "trace", "up_file"),
+)  # fmt: skip
 
 
 def _absolute(value: dict[str, Any], home: Path) -> None:
@@ -176,7 +178,7 @@ def _absolute_at(value: Any, keys: Keys, home: Path) -> None:
     if not isinstance(reference, str):
         return
     # Models are often called 'owner/name': a slash alone does not make a path of one.
-    if last == "path" or (reference.endswith(".json") if last == "model" else is_path(reference)):
+    if last in {"path", "up_file"} or (reference.endswith(".json") if last == "model" else is_path(reference)):
         try:
             value[last] = str(full_path(reference, home))
         except InputError as error:
@@ -184,7 +186,9 @@ def _absolute_at(value: Any, keys: Keys, home: Path) -> None:
 
 
 def _trace_reference(link: TraceLink) -> str:
-    return link.trace.path if isinstance(link.trace, TraceFile) else link.trace
+    if not isinstance(link.trace, TraceFile):
+        return link.trace
+    return link.trace.path if link.trace.format == "csv" else link.trace.model_dump_json()
 
 
 def _place(problem: str) -> tuple[int, int]:
@@ -277,6 +281,11 @@ class _Reading:
                 self.traces[key] = found
 
     def trace(self, link: TraceLink) -> LinkTrace:
+        if isinstance(link.trace, TraceFile) and link.trace.format != "csv":
+            for file in (link.trace.path, link.trace.up_file):
+                if file is not None:
+                    self.inputs[file] = _digest(Path(file))
+            return _imported(link.trace, PastEnd[link.past_end.upper()])
         path = find_file("network_traces", _trace_reference(link))
         return parse_trace(self.text(path), path.stem, link.past_end, str(path))
 
@@ -325,6 +334,27 @@ def _json(text: str, origin: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise WorkloadError(f"{origin}: a JSON object is needed")
     return value
+
+
+def _imported(file: TraceFile, past_end: PastEnd) -> LinkTrace:
+    """The one trace that a file of a foreign format holds."""
+    from morphling.scenario.importers import import_trace  # noqa: PLC0415 - most scenarios name no such file
+
+    traces = import_trace(file.format, [file.path], **file.options()).traces
+    if len(traces) != 1:
+        names = ", ".join(t.name for t in traces[:5])
+        raise TraceError(
+            f"{file.path}: one trace is needed, the file gives {len(traces)}"
+            + (f"; pick one: {names}" if names else "")
+        )
+    return replace(traces[0], past_end=past_end)
+
+
+def _digest(path: Path) -> str:
+    try:
+        return file_digest(path)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _named_model(name: str) -> Model:

@@ -150,10 +150,38 @@ class TraceFile(Record):
     """A trace by path."""
 
     path: Text = Field(description="Path of the file, relative to the scenario.")
-    format: Literal["csv"] = Field(
+    format: Literal[
         "csv",
-        description="Columns time_s,down_bps,up_bps. Other formats are converted once by 'morphling traces import'.",
+        "mobiperf",
+        "ndt",
+        "fedscale",
+        "mahimahi",
+        "fcc",
+        "pensieve",
+        "5gophers",
+        "lumos5g",
+        "nyu-mets",
+        "ucc",
+        "ookla",
+    ] = Field(
+        "csv",
+        description="csv: columns time_s,down_bps,up_bps. Any other as 'morphling traces import' reads it.",
     )
+    up: Text | None = Field(None, description="The uplink as a rate, where the format has none.")
+    up_file: Text | None = Field(None, description="File of the same format whose rates are the uplink.")
+    up_ratio: Annotated[float, Field(gt=0)] | None = Field(None, description="The uplink as a share of the downlink.")
+    pick: Text | None = Field(None, description="Name of one trace, where the file holds several.")
+
+    def options(self) -> dict[str, Any]:
+        """What is stated beside path and format."""
+        stated = {"up": self.up, "up_file": self.up_file, "up_ratio": self.up_ratio, "pick": self.pick}
+        return {key: value for key, value in stated.items() if value is not None}
+
+    @model_validator(mode="after")
+    def _own_format_has_both(self) -> Self:
+        if self.format == "csv" and self.options():
+            raise wrong(f"a trace in columns of its own has both directions; leave out {', '.join(self.options())}")
+        return self
 
 
 class _Link(Record):
