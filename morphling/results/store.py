@@ -93,6 +93,13 @@ def arrow(values: NDArray[Any] | Sequence[str]) -> Any:
     return pa.Array.from_buffers(pa.from_numpy_dtype(plain.dtype), len(plain), [None, pa.py_buffer(plain)])
 
 
+def labelled(labels: Sequence[str]) -> Any:
+    """Few labels many times over, as a dictionary array (``dictionary_encode`` would import `pyarrow.compute`)."""
+    known: dict[str, int] = {}
+    codes = np.array([known.setdefault(label, len(known)) for label in labels], np.int32)
+    return pa.DictionaryArray.from_arrays(arrow(codes), arrow(list(known)))
+
+
 def table_of(columns: Mapping[str, Any]) -> Any:
     """An Arrow table of numpy, text and Arrow columns."""
     made = [c if isinstance(c, pa.Array) else arrow(c) for c in columns.values()]
@@ -137,7 +144,7 @@ def write_dispatches(path: Path, recording: Recording, measured: Measured) -> No
         "dispatch": np.array([d.serial for d in made], np.int64),
         "time_ns": np.array([d.time_ns for d in made], np.int64),
         "settled_ns": np.array([d.settled_ns for d in made], np.int64),
-        "label": arrow([d.label for d in made]).dictionary_encode(),
+        "label": labelled([d.label for d in made]),
         **measured.account.dispatch,
     }
     run = {"end_ns": recording.end_ns, "iteration_ends_ns": [int(x) for x in recording.iteration_ends_ns]}
