@@ -6,7 +6,7 @@ of C; the inner dimension is never split, so nothing has to be summed.  Weights,
 linear layer stay on the coordinator.  Levels of the GEMM DAG are barriers (arXiv 2512.22142).
 
 ``model: physical`` plans real rectangles under memory, latency and the coordinator's link; ``model: paper`` replays the
-published cost model, area by area, as `morphling.planning.areas` restates it.
+published cost model, area by area, as `morphling.planning.areas` restates it (one long file: they share the hooks).
 """
 
 from __future__ import annotations
@@ -220,6 +220,8 @@ class Cleave(Strategy):
             if self.iteration >= view.iterations:
                 return [*out, Done(f"{self.iteration} iterations")]
             self.next_step = 0
+            if self.cache is not None:  # the optimizer changed the weights, and the next batch has other activations
+                self.cache.forget({shard[0] for shard in self.reused})
         step = self.steps[self.next_step]
         if step.groups and not view.online.any():
             return out  # a pause: whoever joins first takes it up

@@ -163,3 +163,14 @@ def test_iterations_are_recorded():
     assert len(recording.iteration_ends_ns) == 3
     first, second, third = recording.iteration_ends_ns
     assert third - second == second - first
+
+
+def test_shards_do_not_outlive_their_iteration():
+    """The optimizer changes the weights, and the next batch has other activations: nothing kept is valid any more."""
+    fleet = small_fleet()
+    recording, report = replay(fleet, tiny(recompute="full"), iterations=3)
+    assert report["shard_cache"]["hits"] > 0
+    each, rest = divmod(len(recording.dispatches), 3)
+    assert rest == 0
+    sent = [sum(int(d.tasks.bytes_in.sum()) for d in recording.dispatches[i * each : (i + 1) * each]) for i in range(3)]
+    assert sent[0] == sent[1] == sent[2]
