@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from morphling.fleet.availability import Availability
 from morphling.fleet.fleet import Coordinator, Fleet
-from morphling.fleet.links import Links, LinkTrace, PastEnd
+from morphling.fleet.links import Links, LinkTrace, PastEnd, Tcp
 
-__all__ = ["Availability", "Coordinator", "Fleet", "LinkTrace", "Links", "PastEnd"]
+__all__ = ["Availability", "Coordinator", "Fleet", "LinkTrace", "Links", "PastEnd", "Tcp"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from morphling.types import BoolArray, FloatArray, Int32Array, IntArray
 
-__all__ = ["LinkTrace", "Links", "PastEnd"]
+__all__ = ["LinkTrace", "Links", "PastEnd", "Tcp"]
 
 
 class PastEnd(IntEnum):
@@ -39,6 +39,26 @@ class LinkTrace:
 
 
 @dataclass(frozen=True, eq=False)
+class Tcp:
+    """What TCP adds to the links of N devices: every transfer is a flow of its own connection.
+
+    segment_bytes : int64[N]   payload of a segment; 0 = this device's transfers are not limited by TCP
+    initial_window : int64[N]  segments sent in the first round trip
+    loss : float64[N]          share of segments lost on the way, in [0, 1); 0 = none
+
+    A flow may send ``initial_window`` segments a round trip, twice as much after each round trip (slow start), and
+    never more than ``segment / RTT · sqrt(3 / (2 loss))`` (Mathis, Semke, Mahdavi and Ott 1997, eq. 3).  The round trip
+    is twice the one-way latency of the path; without latency TCP limits nothing.  After one second without a transfer
+    in its direction a connection starts with its initial window again (RFC 5681 §4.1, with the least timeout of RFC
+    6298).
+    """
+
+    segment_bytes: IntArray
+    initial_window: IntArray
+    loss: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
 class Links:
     """The links of N devices.
 
@@ -46,6 +66,11 @@ class Links:
     ``up_bps`` belong to trace t, which ends at ``period_ns[t]`` and then does ``past_end[t]``.
     Device i follows trace ``trace[i]`` shifted by ``offset_ns[i]``: at virtual time x it is at x + offset (so an offset
     of 5 s starts five seconds into the trace).  A constant link is a trace of one step that holds.
+
+    Device i is behind cell ``cell[i]`` of ``cells`` (-1: behind none): an access point or a radio cell whose downlink
+    and
+    uplink all its devices share.  ``cells`` are links like any other, one for each cell, without latency.
+    ``tcp`` is None where transfers are fluid.
     """
 
     trace_names: tuple[str, ...]
@@ -59,6 +84,9 @@ class Links:
     offset_ns: IntArray
     latency_ns: IntArray
     half_duplex: BoolArray
+    cell: Int32Array | None = None
+    cells: Links | None = None
+    tcp: Tcp | None = None
 
     @property
     def size(self) -> int:
@@ -115,6 +143,19 @@ class Links:
             latency_ns=np.broadcast_to(np.asarray(latency_ns, np.int64), (size,)).copy(),
             half_duplex=np.broadcast_to(np.asarray(half_duplex, np.bool_), (size,)).copy(),
         )
+
+    def behind(self, cells: Links, cell: Int32Array) -> Links:
+        """The same links behind ``cells``; ``cell`` int32[N] names each device's, -1 none.
+
+        Raises ``ValueError`` where a number is no cell, or a cell has a latency or is half duplex: that belongs to the
+        devices.
+        """
+        numbers = np.asarray(cell, np.int32)
+        if numbers.shape != (self.size,) or numbers.min(initial=0) < -1 or numbers.max(initial=-1) >= cells.size:
+            raise ValueError(f"cell: one of -1 … {cells.size - 1} for each of {self.size} devices")
+        if cells.latency_ns.any() or cells.half_duplex.any():
+            raise ValueError("cells: latency and half duplex belong to the devices")
+        return replace(self, cells=cells, cell=numbers)
 
     def nominal_bps(self) -> tuple[FloatArray, FloatArray]:
         """Time-mean (down, up) of each device's trace, bit/s, float64[N]; for a trace that holds or is constant too."""

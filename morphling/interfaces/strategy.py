@@ -108,6 +108,8 @@ class Strategy(ABC):
 
     Config: ClassVar[type]
     name: ClassVar[str] = ""
+    uses_peers: ClassVar[bool] = False
+    """Whether rows may name a peer: transfers between devices (the engine then lets every link be shared)."""
 
     def __init__(self, config: Any) -> None:
         self.config = config

@@ -28,7 +28,10 @@ class TaskTable:
     -------
     kind : int8        `Kind`
     device : int32     index into the fleet; ``fleet.size`` is the coordinator itself (no link: its payloads must be 0)
-    peer : int32       the other end of the transfer; -1 = the coordinator
+    peer : int32       the other end of both transfers: ``bytes_in`` come from it, ``bytes_out`` go to it; -1 = the
+        coordinator.  A transfer between devices uses the uplink of one and the downlink of the other at once, without
+        standing in the peer's queues.  The row is lost if the peer is away when it is dispatched, or leaves before the
+        last bit between them has arrived.  Strategies that use peers say so (`Strategy.uses_peers`)
     m, n, k : int64    C[m x n] = A[m x k] B[k x n]; 0 for kinds without a shape
     dtype : int8       `DType`
     flops : float64    floating-point operations (a multiply-add is two)
