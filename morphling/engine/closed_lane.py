@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from morphling.engine.compiled import is_loaded, kernels
-from morphling.engine.kernels import FAR, ClosedRows, Devices, LinkArrays, Times
+from morphling.engine.kernels.records import FAR, ClosedRows, Devices, LinkArrays, Times
 from morphling.engine.running import Notice, Running
 from morphling.interfaces.tasks import TaskTable
 from morphling.types import Int32Array, IntArray

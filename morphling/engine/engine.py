@@ -15,7 +15,7 @@ import simpy
 from morphling.engine.closed_lane import ClosedLane, Trouble
 from morphling.engine.event_lane import EventLane
 from morphling.engine.faults import never_finishes, nothing_left, pending
-from morphling.engine.kernels import FAR
+from morphling.engine.kernels.records import FAR
 from morphling.engine.links import link_arrays, nic_can_bind
 from morphling.engine.running import Notice, Running
 from morphling.engine.view import EngineView

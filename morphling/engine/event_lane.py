@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from morphling.engine import kernels as K  # noqa: N812 - a table of column names
 from morphling.engine.closed_lane import NEVER_ENDS, TRACE_ENDED, Trouble, views
 from morphling.engine.compiled import is_loaded, kernels
-from morphling.engine.kernels import FAR, LinkArrays, Pool, Shared
+from morphling.engine.kernels import records as K  # noqa: N812 - a table of column names
+from morphling.engine.kernels.records import FAR, LinkArrays, Pool, Shared
 from morphling.engine.links import millibits
 from morphling.engine.running import Notice, Running
 from morphling.interfaces.strategy import Each, Quorum

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from morphling.engine.kernels import (
+from morphling.engine.kernels.records import (
     DOWN_RATE,
     FIRST,
     GIGA,

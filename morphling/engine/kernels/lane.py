@@ -1,0 +1,256 @@
+"""The event lane: an event loop over device queues."""
+
+from __future__ import annotations
+
+from morphling.engine.kernels.heap import event_add, event_pop, lose
+from morphling.engine.kernels.links import rate_at
+from morphling.engine.kernels.records import (
+    ARRIVE_DOWN,
+    ARRIVE_UP,
+    ASKED_UP,
+    BITS_OUT,
+    BUSY_COMP,
+    BUSY_DOWN,
+    BUSY_UP,
+    CAP,
+    COMP_END,
+    COMPUTED,
+    EPOCH,
+    FAR,
+    FOLLOWS,
+    GROW,
+    HEAP_TIME,
+    LOG,
+    NEXT_STEP,
+    NOTICE,
+    ON_DEVICE,
+    OVER_COMP,
+    OVER_DOWN,
+    OVER_UP,
+    PICK,
+    PICKING,
+    Q_COMP,
+    Q_DOWN,
+    Q_HEAD,
+    Q_TAIL,
+    Q_UP,
+    REACHED,
+    READY,
+    RELEASE,
+    SENT_UP,
+    STATE,
+    STEP_DOWN,
+    STEP_UP,
+    STUCK,
+    TILES,
+    UP_END,
+    UP_START,
+    WAITING,
+    WAITS,
+)
+from morphling.engine.kernels.stages import arrived, finish, kick, open_row, sent, start_down, start_up, whole
+from morphling.engine.kernels.water import share_next, share_recap, share_remove
+
+
+def submit(k, s, p, size, off, first, last, now):
+    """Queue rows ``first:last`` of the pool on their devices; rows on absent devices are lost at once.
+
+    Returns the first row that can never settle, or -1.
+    """
+    for r in range(first, last):
+        d = p.row[r, ON_DEVICE]
+        if p.row[r, STATE] != WAITING:
+            continue
+        if off[d] <= now:
+            lose(p, r, now)
+            continue
+        tail = p.dev[d, Q_TAIL]
+        if tail >= 0:
+            p.row[tail, FOLLOWS] = r
+        p.dev[d, Q_TAIL] = r
+        if p.dev[d, Q_HEAD] < 0:
+            p.dev[d, Q_HEAD] = r
+        if p.dev[d, Q_DOWN] < 0:
+            p.dev[d, Q_DOWN] = r
+        if p.dev[d, Q_COMP] < 0:
+            p.dev[d, Q_COMP] = r
+        if p.dev[d, Q_UP] < 0:
+            p.dev[d, Q_UP] = r
+        if p.row[r, READY] > now:
+            event_add(p, p.row[r, READY], RELEASE, r, 0)
+        else:
+            p.row[r, WAITS] -= 1
+        p.row[r, READY] = -1
+    for r in range(first, last):
+        if (
+            p.row[r, WAITS] == 0
+            and p.row[r, STATE] == WAITING
+            and p.row[r, READY] < 0
+            and not open_row(k, s, p, size, r, now)
+        ):
+            return r
+    return -1
+
+
+def advance(k, s, p, size, until, answer):
+    """Run events up to and including ``until``; ``answer`` receives (why it stopped, at what time, which row or
+    device).
+
+    It stops early at the first instant at which a dispatch has something to tell (with that instant complete), when the
+    event heap needs room, or on a transfer that can never end.
+    """
+    told_at = FAR
+    room = len(p.heap) - 16
+    while True:
+        if p.counter[0] > room - p.counter[6]:
+            answer[0], answer[1], answer[2] = GROW, 0, 0
+            return
+        time = p.heap[0, HEAP_TIME] if p.counter[0] > 0 else FAR
+        side = -1
+        slot = -1
+        if s.capacity[0] >= 0:
+            at, f = share_next(s, 0, 0)
+            if at <= time and f >= 0:
+                time, side, slot = at, 0, f
+        if s.capacity[1] >= 0:
+            at, f = share_next(s, 1, size)
+            if f >= 0 and (at < time or (at == time and side < 0)):
+                time, side, slot = at, 1, f
+        if time > until or time > told_at:
+            if told_at < FAR:
+                answer[0], answer[1], answer[2] = NOTICE, told_at, 0
+            else:
+                answer[0], answer[1], answer[2] = REACHED, until, time
+            return
+        fine = True
+        d = -1
+        if side >= 0:
+            share_remove(s, side, side * size, slot, time)
+            d = slot - side * size
+            fine = sent(k, s, p, size, d, side == 1, time)
+        else:
+            what, ident, tag = event_pop(p)
+            if (
+                (what == OVER_COMP and tag != p.dev[ident, EPOCH + 1])
+                or (what == OVER_DOWN and tag != p.dev[ident, EPOCH])
+                or (what == OVER_UP and tag != p.dev[ident, EPOCH + 2])
+            ):
+                continue
+            if what == OVER_COMP:
+                d = ident
+                r = p.dev[d, Q_COMP]
+                p.dev[d, BUSY_COMP] = 0
+                p.row[r, COMPUTED] += 1
+                if p.row[r, TILES] > 0:
+                    if p.row[r, BITS_OUT] > 0 and p.row[r, COMPUTED] == p.row[r, SENT_UP] + 1:
+                        p.row[r, ASKED_UP] = time
+                    if p.row[r, COMPUTED] == p.row[r, TILES]:
+                        p.row[r, COMP_END] = time
+                        if p.row[r, BITS_OUT] == 0:
+                            p.row[r, UP_START] = p.row[r, UP_END] = time
+                            fine = finish(k, s, p, size, r, time)
+                else:
+                    p.row[r, COMP_END] = time
+                    if whole(p, r):
+                        fine = finish(k, s, p, size, r, time)
+                fine = kick(k, s, p, size, d, time) and fine
+            elif what == OVER_DOWN:
+                d = ident
+                fine = sent(k, s, p, size, d, False, time)
+            elif what == OVER_UP:
+                d = ident
+                fine = sent(k, s, p, size, d, True, time)
+            elif what == ARRIVE_DOWN or what == ARRIVE_UP:
+                d = p.row[ident, ON_DEVICE]
+                if p.row[ident, STATE] == WAITING:
+                    fine = arrived(k, s, p, size, ident, what == ARRIVE_UP, time)
+            elif what == RELEASE:
+                d = p.row[ident, ON_DEVICE]
+                p.row[ident, WAITS] -= 1
+                if p.row[ident, WAITS] == 0 and p.row[ident, STATE] == WAITING:
+                    fine = open_row(k, s, p, size, ident, time)
+            elif what == PICK:
+                d = ident
+                p.dev[d, PICKING] = 0
+                fine = start_down(k, s, p, size, d, time)
+                fine = start_up(k, s, p, size, d, time) and fine
+            elif what == STEP_DOWN or what == STEP_UP:
+                upward = what == STEP_UP
+                d = ident
+                slot = (size if upward else 0) + d
+                if s.slot[slot, NEXT_STEP] == time:
+                    rate, following = rate_at(k, d, upward, time)
+                    if rate < 0:
+                        fine = False
+                    else:
+                        s.slot[slot, NEXT_STEP] = following
+                        if rate != s.real[slot, CAP]:
+                            base = size if upward else 0
+                            share_recap(s, 1 if upward else 0, base, slot, time, rate)
+                        if following < FAR:
+                            event_add(p, following, what, d, 0)
+        if not fine:
+            answer[0], answer[1], answer[2] = STUCK, time, d
+            return
+        if p.counter[5] > 0 and told_at == FAR:
+            told_at = time
+
+
+def stop_stage(s, p, size, d, stage, now):
+    """End what one stage of a device (0 download, 1 compute, 2 upload) is busy with; its event becomes stale."""
+    p.dev[d, EPOCH + stage] += 1
+    if stage == 0:
+        p.dev[d, BUSY_DOWN] = 0
+    elif stage == 1:
+        p.dev[d, BUSY_COMP] = 0
+    else:
+        p.dev[d, BUSY_UP] = 0
+    side = stage >> 1
+    if stage != 1 and d < size and s.capacity[side] >= 0 and s.slot[side * size + d, NEXT_STEP] >= 0:
+        share_remove(s, side, side * size, side * size + d, now)
+
+
+def drop_device(k, s, p, size, d, now):
+    """A device leaves: every row it has not finished is lost at this instant, and its queues are empty.
+
+    Returns whether every other device that this unblocked can go on.
+    """
+    for stage in range(3):
+        stop_stage(s, p, size, d, stage, now)
+    told = p.counter[3]
+    r = p.dev[d, Q_HEAD]
+    while r >= 0:
+        following = p.row[r, FOLLOWS]
+        if p.row[r, STATE] == WAITING:
+            lose(p, r, now)
+        r = following
+    p.dev[d, Q_HEAD] = p.dev[d, Q_DOWN] = p.dev[d, Q_COMP] = p.dev[d, Q_UP] = p.dev[d, Q_TAIL] = -1
+    fine = True
+    for j in range(told, p.counter[3]):  # rows elsewhere that waited for the lost ones no longer block their queues
+        e = p.row[p.row[j, LOG], ON_DEVICE]
+        if e != d:
+            fine = kick(k, s, p, size, e, now) and fine
+    return fine
+
+
+def withdraw(k, s, p, size, first, last, now):
+    """Withdraw the rows ``first:last`` that are not done: they are lost, and stages at work on them are freed at
+    once.
+    """
+    told = p.counter[3]
+    for r in range(first, last):
+        if p.row[r, STATE] == WAITING:
+            lose(p, r, now)
+    for j in range(told, p.counter[3]):
+        r = p.row[j, LOG]
+        d = p.row[r, ON_DEVICE]
+        if p.dev[d, BUSY_DOWN] > 0 and p.dev[d, Q_DOWN] == r:
+            stop_stage(s, p, size, d, 0, now)
+        if p.dev[d, BUSY_COMP] > 0 and p.dev[d, Q_COMP] == r:
+            stop_stage(s, p, size, d, 1, now)
+        if p.dev[d, BUSY_UP] > 0 and p.dev[d, Q_UP] == r:
+            stop_stage(s, p, size, d, 2, now)
+    fine = True
+    for j in range(told, p.counter[3]):
+        fine = kick(k, s, p, size, p.row[p.row[j, LOG], ON_DEVICE], now) and fine
+    return fine

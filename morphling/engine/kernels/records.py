@@ -1,0 +1,171 @@
+"""What the kernels work on: named tuples of arrays, and the names of their columns.
+
+Plain numbers only, since every name here is a constant of the compiled code.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+GIGA = 1_000_000_000
+MILLIBITS = 8_000  # of a byte
+FAR = 1 << 62
+REPEAT, HOLD, ERROR = 0, 1, 2
+NEVER = FAR  # a transfer that never ends
+MAX_LAPS = 1_000_000_000
+
+
+TRACE, OFFSET, LATENCY = range(3)
+FIRST, LAST, PERIOD, PAST_END = range(4)  # then the totals of one period: down (two columns), a gap, up (two columns)
+START, DOWN_RATE, DOWN_SERVED, DOWN_NANO, UP_RATE, UP_SERVED, UP_NANO = range(7)
+
+
+class LinkArrays(NamedTuple):
+    """Links as int64 tables (columns named above).
+
+    ``device[D + 1, 3]``; ``trace[T, 10]``; ``step[S, 7]``: start (ns), then for each direction the rate (millibit/s)
+    and the
+    service before the step as (millibits, billionths of one).
+    """
+
+    device: Any
+    trace: Any
+    step: Any
+
+
+class Devices(NamedTuple):
+    """Per device (the coordinator is the last): when each stage is next free, and when the session ends."""
+
+    free_down: Any
+    free_compute: Any
+    free_up: Any
+    off: Any
+
+
+class ClosedRows(NamedTuple):
+    """The columns of a task table that the closed lane reads."""
+
+    device: Any
+    bytes_in: Any
+    bytes_out: Any
+    overlap: Any
+    release: Any
+    dep_ptr: Any
+    dep_idx: Any
+    duration: Any
+
+
+class Times(NamedTuple):
+    """The seven time columns of the events table, in its order, and the lost flag."""
+
+    down_start: Any
+    down_end: Any
+    comp_start: Any
+    comp_end: Any
+    up_start: Any
+    up_end: Any
+    settled: Any
+    lost: Any
+
+
+# columns of Shared.slot, Shared.real
+AT_LEVEL, U_FIN, U_FIN_AT, U_CAP, U_CAP_AT, K_FIN, K_FIN_AT, K_CAP, K_CAP_AT, NEXT_STEP = range(10)
+FINISH, CAP, LEFT = range(3)
+
+
+class Shared(NamedTuple):
+    """Two shared capacities (0: out of the coordinator, 1: into it) and the flows on them.
+
+    Slot ``side · D + device`` is the one flow a device can have on a side.  Four indexed heaps of a side hold slots:
+    U_*
+    flows at the level, K_* flows at their own cap, each by finish and by cap; *_AT is a slot's place in its heap.
+    """
+
+    capacity: Any  # int64[2], millibit/s; -1 = unlimited
+    count: Any  # int64[4]: flows at the level, flows at their cap; per side
+    cap_sum: Any  # int64[2]: sum of the caps of flows at their cap
+    level: Any  # float64[2], millibit/s; -1 = every flow runs at its cap
+    virtual: Any  # float64[2]: V, millibits
+    moment: Any  # int64[2]: time of V
+    slot: Any  # int64[2 D, 10]; NEXT_STEP: next trace step of the slot's flow, -1 = no flow
+    real: Any  # float64[2 D, 3]: FINISH virtual (millibits) at the level, else real (ns); CAP; LEFT if the cap is 0
+
+
+# columns of Pool.row, Pool.dev, Pool.disp, Pool.heap
+(
+    ON_DEVICE,
+    BITS_IN,
+    BITS_OUT,
+    TILES,
+    DURATION,
+    OF_DISPATCH,
+    FOLLOWS,
+    WAITS,
+    READY,
+    OUT_PTR,
+    OUT_LEN,
+    SENT_DOWN,
+    GOT_DOWN,
+    COMPUTED,
+    SENT_UP,
+    GOT_UP,
+    STATE,
+    DOWN_START,
+    DOWN_END,
+    COMP_START,
+    COMP_END,
+    UP_START,
+    UP_END,
+    SETTLED,
+    ASKED_UP,
+    LOG,
+    STACK,
+) = range(27)
+(
+    Q_DOWN,
+    Q_COMP,
+    Q_UP,
+    Q_TAIL,
+    Q_HEAD,
+    BUSY_DOWN,
+    BUSY_COMP,
+    BUSY_UP,
+    HALF_DUPLEX,
+    PICKING,
+    EPOCH,
+) = range(11)
+DEV_COLUMNS = EPOCH + 3
+ROW_COLUMNS = STACK + 1
+D_NOTIFY, D_LEFT, D_DONE, D_FLAG = range(4)
+HEAP_TIME, HEAP_SERIAL, HEAP_WHAT, HEAP_ID, HEAP_TAG = range(5)
+
+
+class Pool(NamedTuple):
+    """Rows in flight, their queues, and the event heap (int64 tables, columns named above).
+
+    ``row[R, ·]``: a sub-task; FOLLOWS is the next row of its device, WAITS the dependencies not yet done plus one until
+    it is
+    released, READY since when it may start (-1: it may not), OUT_PTR and OUT_LEN frame ``edge``, the rows that wait for
+    it;
+    sent, got and computed count tiles.  LOG and STACK are no part of a row: they lend their columns as lists.
+    ``dev[D + 1, ·]``: the row at the front of each stage's queue, the last queued, the oldest unsettled; whether the
+    stage is
+    at work; the epoch of each stage (an event of an older epoch is stale).
+    ``disp[·, 4]``: dispatches in flight.  ``heap[·, 5]``: pending events by (time, serial of the event).
+    ``counter``: 0 events pending, 1 serial of the next event, 2 rows, 3 settled rows in LOG, 4 rows not settled,
+    5 dispatches with something to tell, 6 room to keep free in the heap.
+    """
+
+    row: Any
+    dev: Any
+    disp: Any
+    heap: Any
+    edge: Any
+    counter: Any
+
+
+WAITING, DONE, LOST = 0, 1, 2
+RELEASE, ARRIVE_DOWN, ARRIVE_UP, OVER_COMP, OVER_DOWN, OVER_UP, STEP_DOWN, STEP_UP, PICK, NOTHING = range(10)
+AFTER_ALL = 1 << 60
+REACHED, NOTICE, GROW, STUCK = 0, 1, 2, 3
+NOTIFY_ALL, NOTIFY_EACH = -1, 0  # a positive number is a quorum
