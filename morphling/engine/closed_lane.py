@@ -55,7 +55,7 @@ class _Held:
 
 def views(record: Any) -> Any:
     """The same named tuple over memoryviews, whose elements are Python numbers (several times faster to index)."""
-    return type(record)(*(memoryview(x) for x in record))
+    return type(record)(*(views(x) if isinstance(x, tuple) else memoryview(x) for x in record))
 
 
 class ClosedLane:

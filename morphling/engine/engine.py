@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import simpy
 
+from morphling.engine.checks import check_rows
 from morphling.engine.closed_lane import ClosedLane, Trouble
 from morphling.engine.event_lane import EventLane
 from morphling.engine.faults import never_finishes, nothing_left, pending
 from morphling.engine.kernels.records import FAR
 from morphling.engine.links import link_arrays, nic_can_bind
+from morphling.engine.network import network_arrays
 from morphling.engine.running import Notice, Running
 from morphling.engine.view import EngineView
 from morphling.errors import EngineError
@@ -98,15 +100,19 @@ class Engine:
         if compiled is None and fleet.size >= LARGE_FLEET:
             compiled = True
         shares = nic_can_bind(fleet.links, fleet.coordinator)
-        needs_events = any(shares) or bool(fleet.links.half_duplex.any())
+        network = strategy.uses_peers or fleet.links.cells is not None or fleet.links.tcp is not None
+        needs_events = network or any(shares) or bool(fleet.links.half_duplex.any())
         if lane == "closed" and needs_events:
             raise EngineError("the closed lane cannot serve links that share a capacity or a channel")
         self.lane: ClosedLane | EventLane
         arrays = link_arrays(fleet.links)
         if needs_events or lane == "events":
-            out_bps = fleet.coordinator.uplink_bps if shares[0] else None
-            in_bps = fleet.coordinator.downlink_bps if shares[1] else None
-            self.lane = EventLane(arrays, fleet.size, fleet.links.half_duplex, out_bps, in_bps, compiled=compiled)
+            out_bps = fleet.coordinator.uplink_bps if shares[0] and not network else None
+            in_bps = fleet.coordinator.downlink_bps if shares[1] and not network else None
+            net = network_arrays(fleet.links, fleet.coordinator, used=network)
+            self.lane = EventLane(
+                arrays, fleet.size, fleet.links.half_duplex, out_bps, in_bps, net=net, compiled=compiled
+            )
         else:
             self.lane = ClosedLane(arrays, fleet.size, compiled=compiled)
 
@@ -344,31 +350,10 @@ class Engine:
         return durations
 
     def check(self, tasks: TaskTable, label: str) -> None:
-        """Refuse rows that no device could run as written."""
+        """Refuse rows that no device could run as written; a table is looked at once."""
         if self.checked.get(id(tasks)) is tasks or not len(tasks):
             return
-        size = self.fleet.size
-        if tasks.device.min() < 0 or tasks.device.max() > size:
-            raise EngineError(f"dispatch {label!r}: a row names device {tasks.device.max()} of a fleet of {size}")
-        central = tasks.device == size
-        if np.any(central & ((tasks.bytes_in > 0) | (tasks.bytes_out > 0))):
-            raise EngineError(f"dispatch {label!r}: rows on the coordinator have no link, so their payloads must be 0")
-        if np.any(tasks.peer >= 0):
-            raise EngineError(f"dispatch {label!r}: device-to-device transfers are not served by this engine yet")
-        if np.any((tasks.overlap == 0) & ~central & np.append(self.fleet.links.half_duplex, False)[tasks.device]):
-            raise EngineError(f"dispatch {label!r}: perfect overlap is impossible on a half-duplex link")
-        if np.any(tasks.bytes_in >= 1 << 47) or np.any(tasks.bytes_out >= 1 << 47):
-            raise EngineError(f"dispatch {label!r}: a payload of 2^47 bytes or more")
-        if self.strategy.enforces_memory:
-            held = np.bincount(tasks.device, tasks.resident_bytes, minlength=size + 1)[:size]
-            over = np.flatnonzero(held > self.fleet.memory_bytes)
-            if len(over):
-                d = int(over[0])
-                raise EngineError(
-                    f"dispatch {label!r}: device {d} would hold {held[d]:.0f} bytes of"
-                    f" {self.fleet.memory_bytes[d]} bytes"
-                    f" ({len(over)} of {size} devices are over their memory)"
-                )
+        check_rows(self.fleet, self.strategy, tasks, label)
         if len(self.checked) >= 512:
             self.checked.pop(next(iter(self.checked)))
         self.checked[id(tasks)] = tasks

@@ -10,7 +10,7 @@ import numpy as np
 from morphling.engine.closed_lane import NEVER_ENDS, TRACE_ENDED, Trouble, views
 from morphling.engine.compiled import is_loaded, kernels
 from morphling.engine.kernels import records as K  # noqa: N812 - a table of column names
-from morphling.engine.kernels.records import FAR, LinkArrays, Pool, Shared
+from morphling.engine.kernels.records import FAR, LinkArrays, Net, Pool, Shared
 from morphling.engine.links import millibits
 from morphling.engine.running import Notice, Running
 from morphling.interfaces.strategy import Each, Quorum
@@ -44,6 +44,7 @@ class EventLane:
         capacity_out: float | None,
         capacity_in: float | None,
         *,
+        net: Net,
         compiled: bool | None,
     ) -> None:
         self.size = size
@@ -62,6 +63,7 @@ class EventLane:
             virtual=np.zeros(2),
             moment=np.zeros(2, np.int64),
             slot=slot,
+            net=net,
             real=np.zeros((2 * size, 3)),
         )
         self.row = np.zeros((16, K.ROW_COLUMNS), np.int64)
@@ -156,6 +158,7 @@ class EventLane:
         rows[:, K.TILES] = np.where(tasks.device == self.size, 1, tasks.overlap)
         rows[:, K.DURATION] = running.durations
         rows[:, K.OF_DISPATCH] = place
+        rows[:, K.PEER] = tasks.peer
         rows[:, K.FOLLOWS] = -1
         rows[:, K.WAITS] = np.diff(tasks.dep_ptr) + 1
         rows[:, K.READY] = running.time_ns + tasks.release_ns
@@ -166,8 +169,9 @@ class EventLane:
         self.disp[place] = how, n, 0, 0
         self.counter[4] += n
         self.counter[2] = last
-        self.counter[6] = max(int(self.counter[6]), 6 * widest + 64)
-        self.room(6 * n)
+        each = 16 if self.shared.net.state[K.NETWORK] else 6  # events that one row may add
+        self.counter[6] = max(int(self.counter[6]), each * widest + 64)
+        self.room(each * n)
         bad = self.run("submit", first, last, running.time_ns, off=True)
         if bad >= 0:
             return Trouble(running, int(bad) - first, f"{NEVER_ENDS}, or {TRACE_ENDED}")
@@ -190,6 +194,7 @@ class EventLane:
         """Nothing is in flight: forget all rows and stale events."""
         self.dev[:, QUEUES] = -1
         self.dev[:, K.PICKING] = 0
+        self.shared.net.link[:, K.NEXT_AT] = -1
         for i in (0, 2, 3, 5, 6):
             self.counter[i] = 0
         self.edges = self.logged = 0
@@ -299,9 +304,11 @@ class EventLane:
         self.off[devices] = now_ns
         if not self.pending:
             return []
-        self.room(6 * self.pending + 64)
+        self.room(16 * self.pending + 64)
         for d in devices.tolist():
             self.run("drop_device", d, now_ns)
+        for d in np.intersect1d(devices, self.row[: self.rows, K.PEER]).tolist():
+            self.run("withdraw", 0, self.rows, d, now_ns)
         return self.collect(now_ns)
 
     def join(self, devices: IntArray, now_ns: int, off_ns: IntArray) -> None:  # noqa: ARG002 - both lanes have it
@@ -313,6 +320,6 @@ class EventLane:
         x = self.slots.get(running.serial)
         if x is None:  # every row has settled at this very instant
             return []
-        self.room(6 * self.pending + 64)
-        self.run("withdraw", x.first, x.last, now_ns)
+        self.room(16 * self.pending + 64)
+        self.run("withdraw", x.first, x.last, -1, now_ns)
         return self.collect(now_ns)

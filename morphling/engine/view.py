@@ -83,7 +83,7 @@ class EngineView:
         latency = self._engine.fleet.links.latency_ns
         for running in self._unread:
             tasks, t = running.tasks, running.times
-            here = (tasks.device < self._engine.fleet.size) & (running.lost == 0)
+            here = (tasks.device < self._engine.fleet.size) & (tasks.peer < 0) & (running.lost == 0)
             lag = latency[np.where(here, tasks.device, 0)]
             # an upload cut into tiles pauses between them, so only whole ones measure the link
             for side, payload, start, end, valid in (

@@ -157,6 +157,10 @@ class Links:
             raise ValueError("cells: latency and half duplex belong to the devices")
         return replace(self, cells=cells, cell=numbers)
 
+    def over(self, tcp: Tcp) -> Links:
+        """The same links with TCP on them."""
+        return replace(self, tcp=tcp)
+
     def nominal_bps(self) -> tuple[FloatArray, FloatArray]:
         """Time-mean (down, up) of each device's trace, bit/s, float64[N]; for a trace that holds or is constant too."""
         return self._per_trace(np.mean)

@@ -1,42 +1,32 @@
-"""From YAML records to domain objects: the only file that knows both."""
+"""From YAML records to domain objects: the only file, with `links`, that knows both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from morphling.engine.links import MAX_RATE_BPS
-from morphling.errors import InputError, TraceError, WorkloadError
-from morphling.fleet import Coordinator, Fleet, Links, LinkTrace, PastEnd
-from morphling.fleet.populations import device_traces, link_means
-from morphling.fleet.streams import stream
+from morphling.errors import InputError, WorkloadError
+from morphling.fleet import Coordinator, Fleet
 from morphling.interfaces.executor import Executor
 from morphling.interfaces.strategy import Strategy
+from morphling.run.links import Draws, fleet_links
 from morphling.run.plugins import find_plugin
 from morphling.scenario import (
-    ConstantLink,
-    FleetEntry,
     InlineProfile,
     LoadedScenario,
-    PopulationLink,
     ProfileRecord,
     completed,
     configured,
-    fleet_draw,
 )
-from morphling.types import FAR_NS, SECOND_NS, DType, FloatArray, IntArray
+from morphling.types import DType
 from morphling.workload import Place, Workload, training_step
 
 __all__ = ["Built", "build", "complete"]
 
 _MOST = 1 << 62
 """Most bytes of a device: sums of a few of them stay within int64."""
-_MOST_STEPS = 100_000_000
-"""Most steps of the traces that a population gives one group: 2.4 GB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,24 +138,11 @@ class _Columns:
         self.launch = np.zeros(size)
         self.idle = np.full(size, np.nan)
         self.max = np.full(size, np.nan)
-        self.latency = np.zeros(size, np.int64)
-        self.offset = np.zeros(size, np.int64)
-        self.half = np.zeros(size, bool)
-        self.traces: list[LinkTrace] = []
-        self.trace_index: dict[Any, int] = {}
-        self.trace = np.zeros(size, np.int32)
 
     def name(self, name: str) -> int:
         if name not in self.names:
             self.names.append(name)
         return self.names.index(name)
-
-    def library(self, key: Any, make: Callable[[], LinkTrace]) -> int:
-        """The number of a trace, added to the library the first time."""
-        if key not in self.trace_index:
-            self.trace_index[key] = len(self.traces)
-            self.traces.append(make())
-        return self.trace_index[key]
 
 
 def _fleet(loaded: LoadedScenario) -> Fleet:
@@ -175,9 +152,7 @@ def _fleet(loaded: LoadedScenario) -> Fleet:
     for number, entry in enumerate(s.fleet):
         span = slice(start, start + entry.count)
         columns.group[span] = number
-        draw = _Draws(loaded, number, entry)
-        _profile(columns, span, loaded.profile(entry.profile), draw)
-        _link(columns, span, loaded, entry, draw)
+        _profile(columns, span, loaded.profile(entry.profile), Draws(loaded, ("fleet", number), entry.count))
         start += entry.count
     return Fleet(
         profile_names=tuple(columns.names),
@@ -190,41 +165,13 @@ def _fleet(loaded: LoadedScenario) -> Fleet:
         launch_s=columns.launch,
         idle_w=columns.idle,
         max_w=columns.max,
-        links=Links.of(columns.traces, columns.trace, columns.offset, columns.latency, columns.half),
+        links=fleet_links(loaded),
         availability=loaded.availability,
         coordinator=_coordinator(loaded),
     )
 
 
-class _Draws:
-    """Sampled fields of one fleet entry; each field has a random stream of its own, so that none moves another."""
-
-    def __init__(self, loaded: LoadedScenario, number: int, entry: FleetEntry) -> None:
-        self.loaded, self.number, self.entry = loaded, number, entry
-
-    def __call__(self, field: str, value: Any) -> FloatArray:
-        rng = stream(self.loaded.scenario.seed, f"fleet/{self.number}/{field}")
-        try:
-            return fleet_draw(value).sample(rng, self.entry.count)
-        except InputError as error:
-            raise self.loaded.fault(("fleet", self.number, *field.split(".")), str(error)) from None
-
-    def whole(self, field: str, value: Any, unit: str, most: int, *, least: int = 0, scale: float = 1.0) -> IntArray:
-        """Draws times ``scale`` as whole numbers from ``least`` to ``most``; never clipped: outside is an error."""
-        exact = self(field, value) * scale
-        drawn = np.floor(exact) if unit == "bytes" else np.rint(exact)
-        outside = ~((drawn >= least) & (drawn <= most))
-        if outside.any():
-            i = int(np.argmax(outside))
-            raise self.loaded.fault(
-                ("fleet", self.number, *field.split(".")),
-                f"device {i} of {self.entry.count} gets {drawn[i]:g} {unit}; it must be {least} to {most:g} {unit}: "
-                "give other values, or bound the distribution with min and max",
-            )
-        return drawn.astype(np.int64)
-
-
-def _profile(c: _Columns, span: slice, profile: ProfileRecord | InlineProfile, draw: _Draws) -> None:
+def _profile(c: _Columns, span: slice, profile: ProfileRecord | InlineProfile, draw: Draws) -> None:
     c.profile[span] = c.name(profile.name)
     if isinstance(profile, ProfileRecord):
         c.peak[span] = Fleet.per_dtype(profile.peak_flops)
@@ -249,59 +196,6 @@ def _profile(c: _Columns, span: slice, profile: ProfileRecord | InlineProfile, d
     c.launch[span] = profile.launch
     if profile.power is not None:
         c.idle[span], c.max[span] = profile.power.idle, profile.power.max
-
-
-def _link(c: _Columns, span: slice, loaded: LoadedScenario, entry: FleetEntry, draw: _Draws) -> None:
-    link = entry.link
-    c.latency[span] = draw.whole("link.latency", link.latency, "ns", FAR_NS - 1, scale=SECOND_NS)
-    c.half[span] = link.duplex == "half"
-    if isinstance(link, PopulationLink):
-        _population(c, span, loaded, draw.number, link)
-        return
-    if not isinstance(link, ConstantLink):
-        trace = loaded.trace(link)
-        if (peak := int(max(trace.down_bps.max(), trace.up_bps.max()))) > MAX_RATE_BPS:
-            raise loaded.fault(
-                ("fleet", draw.number, "link", "trace"),
-                f"the highest rate is {peak} bit/s; links go up to {MAX_RATE_BPS} bit/s (1.1 Tbit/s)",
-            )
-        # By identity, not by name: files of the same name in two folders are two traces.
-        c.trace[span] = c.library(id(trace), lambda: trace)
-        c.offset[span] = draw.whole("link.offset", link.offset, "ns", FAR_NS - 1, scale=SECOND_NS)
-        return
-    down = draw.whole("link.downlink", link.downlink, "bit/s", MAX_RATE_BPS, least=1)
-    up = draw.whole("link.uplink", link.uplink, "bit/s", MAX_RATE_BPS, least=1)
-    _constants(c, span, down, up)
-
-
-def _population(c: _Columns, span: slice, loaded: LoadedScenario, number: int, link: PopulationLink) -> None:
-    seed, count, scope = loaded.scenario.seed, span.stop - span.start, f"fleet/{number}/link.population"
-    if not link.variation:
-        _constants(c, span, *link_means(link.population, seed, count, scope))
-        return
-    first, steps = len(c.traces), count * link.duration / link.step
-    if steps > _MOST_STEPS:
-        raise loaded.fault(
-            ("fleet", number, "link", "duration"),
-            f"{count:,} devices times duration / step make {steps:,.0f} steps, 24 bytes each; {_MOST_STEPS:,} are the "
-            "most: take a longer step, a shorter duration, or variation: false",
-        )
-    try:
-        c.traces += device_traces(link.population, seed, count, link.duration, link.step, scope=scope)
-    except TraceError as error:
-        raise loaded.fault(("fleet", number, "link", "duration"), str(error)) from None
-    c.trace[span] = np.arange(first, first + count)
-
-
-def _constants(c: _Columns, span: slice, down: IntArray, up: IntArray) -> None:
-    pairs, which = np.unique(np.stack([down, up]), axis=1, return_inverse=True)
-    numbers = np.array([c.library(pair, lambda p=pair: _constant(*p)) for pair in zip(*pairs.tolist(), strict=True)])  # type: ignore[misc]
-    c.trace[span] = numbers[which.ravel()]
-
-
-def _constant(down: int, up: int) -> LinkTrace:
-    zero: NDArray[np.int64] = np.zeros(1, np.int64)
-    return LinkTrace("constant", zero, np.array([down]), np.array([up]), 1, PastEnd.HOLD)
 
 
 def _coordinator(loaded: LoadedScenario) -> Coordinator:

@@ -10,32 +10,42 @@ from morphling.scenario.config import completed, configured
 from morphling.scenario.data import data_folder, shipped_names
 from morphling.scenario.jsonschema import json_schema
 from morphling.scenario.load import LoadedScenario, load_scenario, resolved, resolved_yaml
+from morphling.scenario.network_schema import (
+    CellChoice,
+    ConstantLink,
+    ConstantRates,
+    PopulationLink,
+    PopulationRates,
+    Rates,
+    TraceLink,
+)
 from morphling.scenario.profiles import ProfileRecord, list_profiles, load_profile
 from morphling.scenario.quantities import fleet_draw
 from morphling.scenario.schema import (
-    ConstantLink,
     Coordinator,
     Execution,
     FleetEntry,
     InlineProfile,
-    PopulationLink,
     Run,
     Scenario,
     StrategyChoice,
-    TraceLink,
     Workload,
 )
 from morphling.scenario.traces import list_traces, load_trace
 
 __all__ = [
+    "CellChoice",
     "ConstantLink",
+    "ConstantRates",
     "Coordinator",
     "Execution",
     "FleetEntry",
     "InlineProfile",
     "LoadedScenario",
     "PopulationLink",
+    "PopulationRates",
     "ProfileRecord",
+    "Rates",
     "Run",
     "Scenario",
     "StrategyChoice",

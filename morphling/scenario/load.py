@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -18,9 +19,10 @@ from morphling.scenario.availability_files import availability_from, file_availa
 from morphling.scenario.data import find_file, full_path, is_path
 from morphling.scenario.faults import fault_line, problems_of
 from morphling.scenario.files import file_digest, read_text
+from morphling.scenario.network_schema import TraceRates
 from morphling.scenario.overrides import apply_overrides
 from morphling.scenario.profiles import ProfileRecord, parse_profile
-from morphling.scenario.schema import AlwaysOn, InlineProfile, Scenario, SessionFile, Sessions, TraceFile, TraceLink
+from morphling.scenario.schema import AlwaysOn, InlineProfile, Scenario, SessionFile, Sessions, TraceFile
 from morphling.scenario.sessions import availability_of, listed_stays
 from morphling.scenario.traces import parse_trace
 from morphling.scenario.yaml12 import Document
@@ -60,7 +62,7 @@ class LoadedScenario:
         """What a ``profile`` field means."""
         return self.profiles[reference] if isinstance(reference, str) else reference
 
-    def trace(self, link: TraceLink) -> LinkTrace:
+    def trace(self, link: TraceRates) -> LinkTrace:
         """The trace that a link follows."""
         return self.traces[_trace_reference(link), link.past_end]
 
@@ -155,7 +157,7 @@ def _scenario_file(source: str) -> Path:
 
 
 _REFERENCES: Final[tuple[Keys, ...]] = (("workload", "model"), ("availability", "path"), ("coordinator", "profile"))
-_FLEET_REFERENCES: Final[tuple[Keys, ...]] = (
+_ENTRY_REFERENCES: Final[tuple[Keys, ...]] = (
     ("profile",), ("link", "trace"), ("link", "trace", "path"), ("link", "trace", "up_file"),
 )  # fmt: skip
 
@@ -164,10 +166,11 @@ def _absolute(value: dict[str, Any], home: Path) -> None:
     """Replace relative paths, so that the resolved scenario means the same from any folder."""
     for keys in _REFERENCES:
         _absolute_at(value, keys, home)
-    fleet = value.get("fleet")
-    for entry in fleet if isinstance(fleet, list) else ():
-        for keys in _FLEET_REFERENCES:
-            _absolute_at(entry, keys, home)
+    for section in ("fleet", "cells"):
+        entries = value.get(section)
+        for entry in entries if isinstance(entries, list) else ():
+            for keys in _ENTRY_REFERENCES:
+                _absolute_at(entry, keys, home)
 
 
 def _absolute_at(value: Any, keys: Keys, home: Path) -> None:
@@ -185,7 +188,7 @@ def _absolute_at(value: Any, keys: Keys, home: Path) -> None:
             raise ScenarioError(f"{'.'.join(map(str, keys))}: {error}") from None
 
 
-def _trace_reference(link: TraceLink) -> str:
+def _trace_reference(link: TraceRates) -> str:
     if not isinstance(link.trace, TraceFile):
         return link.trace
     return link.trace.path if link.trace.format == "csv" else link.trace.model_dump_json()
@@ -212,8 +215,11 @@ class _Reading:
         model = self.attempt(("workload", "model"), lambda: self.model(scenario.workload.model))
         for index, entry in enumerate(scenario.fleet):
             self.read_profile(("fleet", index, "profile"), entry.profile)
-            if isinstance(entry.link, TraceLink):
+            if isinstance(entry.link, TraceRates):
                 self.read_trace(("fleet", index, "link", "trace"), entry.link)
+        for index, cells in enumerate(scenario.cells):
+            if isinstance(cells.link, TraceRates):
+                self.read_trace(("cells", index, "link", "trace"), cells.link)
         self.read_profile(("coordinator", "profile"), scenario.coordinator.profile)
         availability = self.attempt(("availability",), lambda: self.availability(scenario))
         if self.problems or model is None or availability is None:
@@ -238,13 +244,14 @@ class _Reading:
         model = part(raw.get("workload"), "model")
         if isinstance(model, str) and model:
             self.attempt(("workload", "model"), lambda: self.model(model))
-        entries = raw.get("fleet")
-        for index, entry in enumerate(entries if isinstance(entries, list) else []):
-            if isinstance(profile := part(entry, "profile"), str):
-                self.read_profile(("fleet", index, "profile"), profile)
-            trace = part(part(entry, "link"), "trace")
-            if isinstance(trace, str) and trace:
-                self.attempt(("fleet", index, "link", "trace"), lambda name=trace: find_file("network_traces", name))  # type: ignore[misc]
+        for section in ("fleet", "cells"):
+            entries = raw.get(section)
+            for index, entry in enumerate(entries if isinstance(entries, list) else []):
+                if section == "fleet" and isinstance(profile := part(entry, "profile"), str):
+                    self.read_profile((section, index, "profile"), profile)
+                trace = part(part(entry, "link"), "trace")
+                if isinstance(trace, str) and trace:
+                    self.attempt((section, index, "link", "trace"), partial(find_file, "network_traces", trace))
         if isinstance(profile := part(raw.get("coordinator"), "profile"), str):
             self.read_profile(("coordinator", "profile"), profile)
         return self.problems
@@ -273,14 +280,14 @@ class _Reading:
         path = find_file("device_profiles", reference)
         return parse_profile(self.text(path), str(path))
 
-    def read_trace(self, path: Keys, link: TraceLink) -> None:
+    def read_trace(self, path: Keys, link: TraceRates) -> None:
         key = _trace_reference(link), link.past_end
         if key not in self.traces:
             found = self.attempt(path, lambda: self.trace(link))
             if found is not None:
                 self.traces[key] = found
 
-    def trace(self, link: TraceLink) -> LinkTrace:
+    def trace(self, link: TraceRates) -> LinkTrace:
         if isinstance(link.trace, TraceFile) and link.trace.format != "csv":
             for file in (link.trace.path, link.trace.up_file):
                 if file is not None:

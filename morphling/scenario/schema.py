@@ -21,6 +21,18 @@ from pydantic import (
 )
 
 from morphling.scenario.availability_schema import Behaviour, Fit, Renewing, SpotCounts, availability_model
+from morphling.scenario.network_schema import (
+    Behind,
+    Cells,
+    ConstantLink,
+    Count,
+    Link,
+    PopulationLink,
+    Text,
+    TraceFile,
+    TraceLink,
+    check_cells,
+)
 from morphling.scenario.quantities import (
     DRAW_KEYS,
     Delay,
@@ -32,8 +44,6 @@ from morphling.scenario.quantities import (
     SampledBandwidth,
     SampledBytes,
     SampledCompute,
-    SampledDelay,
-    SampledRate,
     Share,
     shape_of,
     wrong,
@@ -42,6 +52,7 @@ from morphling.scenario.quantities import (
 __all__ = [
     "AlwaysOn",
     "Availability",
+    "Cells",
     "ConstantLink",
     "Coordinator",
     "DTypeName",
@@ -62,9 +73,6 @@ __all__ = [
 ]
 
 DTypeName: TypeAlias = Literal["float32", "float16", "bfloat16", "tfloat32", "int8"]
-
-Text: TypeAlias = Annotated[StrictStr, Field(min_length=1)]
-Count: TypeAlias = Annotated[StrictInt, Field(ge=1, lt=2**31)]
 
 MOST_DEVICES = 10_000_000
 """A hundred times the largest fleet that was tried; some 2 GB of columns.  Beyond it the system kills the run."""
@@ -146,102 +154,6 @@ class InlineProfile(Record):
         return self
 
 
-class TraceFile(Record):
-    """A trace by path."""
-
-    path: Text = Field(description="Path of the file, relative to the scenario.")
-    format: Literal[
-        "csv",
-        "mobiperf",
-        "ndt",
-        "fedscale",
-        "mahimahi",
-        "fcc",
-        "pensieve",
-        "5gophers",
-        "lumos5g",
-        "nyu-mets",
-        "ucc",
-        "ookla",
-    ] = Field(
-        "csv",
-        description="csv: columns time_s,down_bps,up_bps. Any other as 'morphling traces import' reads it.",
-    )
-    up: Text | None = Field(None, description="The uplink as a rate, where the format has none.")
-    up_file: Text | None = Field(None, description="File of the same format whose rates are the uplink.")
-    up_ratio: Annotated[float, Field(gt=0)] | None = Field(None, description="The uplink as a share of the downlink.")
-    pick: Text | None = Field(None, description="Name of one trace, where the file holds several.")
-
-    def options(self) -> dict[str, Any]:
-        """What is stated beside path and format."""
-        stated = {"up": self.up, "up_file": self.up_file, "up_ratio": self.up_ratio, "pick": self.pick}
-        return {key: value for key, value in stated.items() if value is not None}
-
-    @model_validator(mode="after")
-    def _own_format_has_both(self) -> Self:
-        if self.format == "csv" and self.options():
-            raise wrong(f"a trace in columns of its own has both directions; leave out {', '.join(self.options())}")
-        return self
-
-
-class _Link(Record):
-    latency: SampledDelay = Field(0.0, description="One-way delay of each transfer, s; may be sampled.")
-    duplex: Literal["full", "half"] = Field(
-        "full", description="Whether a device can send and receive at once (full) or one at a time (half)."
-    )
-
-
-class ConstantLink(_Link):
-    """A link whose rates do not change."""
-
-    downlink: SampledRate = Field(description="Rate towards the device, bit/s; may be sampled.")
-    uplink: SampledRate = Field(description="Rate from the device, bit/s; may be sampled.")
-
-
-class TraceLink(_Link):
-    """A link that follows a step trace."""
-
-    trace: Annotated[
-        Annotated[Text, Tag("<name>")] | Annotated[TraceFile, Tag("<file>")],
-        Discriminator(lambda value: "<file>" if isinstance(value, dict | TraceFile) else "<name>"),
-    ] = Field(description="Name of a shipped trace, a path, or {path, format}.")
-    offset: SampledDelay = Field(0.0, description="Where in the trace the device starts, s; may be sampled.")
-    past_end: Literal["repeat", "hold", "error"] = Field(
-        "repeat", description="After the last step: start again, keep the last rates, or stop the run with an error."
-    )
-
-
-class PopulationLink(_Link):
-    """A link of its own for each device of the group, drawn from a population."""
-
-    population: Literal["home-wifi-ndt", "cleave-2-10x", "fedscale-like", "lte", "5g", "driving-lte"] = Field(
-        description="Whose links; each device draws its own pair of mean rates."
-    )
-    variation: StrictBool = Field(
-        True, description="Whether rates vary in time and pause as the population's do, or stay at the mean pair."
-    )
-    duration: Duration = Field(
-        600.0, description="Length of each device's trace, s; it repeats. A whole number of steps."
-    )
-    step: Duration = Field(1.0, description="Time between changes of the rates, s.")
-
-
-def _link_shape(value: object) -> str:
-    if not isinstance(value, dict):
-        if isinstance(value, TraceLink):
-            return "<trace>"
-        return "<population>" if isinstance(value, PopulationLink) else "<constant>"
-    if "trace" in value:
-        return "<trace>"
-    return "<population>" if any(get_close_matches("population", [str(k)], cutoff=0.8) for k in value) else "<constant>"
-
-
-Link: TypeAlias = Annotated[
-    Annotated[ConstantLink, Tag("<constant>")]
-    | Annotated[TraceLink, Tag("<trace>")]
-    | Annotated[PopulationLink, Tag("<population>")],
-    Discriminator(_link_shape),
-]
 Profile: TypeAlias = Annotated[
     Annotated[Text, Tag("<name>")] | Annotated[InlineProfile, Tag("<inline>")],
     Discriminator(lambda value: "<inline>" if isinstance(value, dict | InlineProfile) else "<name>"),
@@ -253,7 +165,10 @@ class FleetEntry(Record):
 
     profile: Profile = Field(description="Name of a shipped profile, a path, or the device itself.")
     count: Count = Field(1, description="How many such devices.")
-    link: Link = Field(description="Either {downlink, uplink}, {trace} or {population}; with latency and duplex.")
+    link: Link = Field(description="Either {downlink, uplink}, {trace} or {population}; latency, duplex and tcp.")
+    cell: Behind | None = Field(
+        None, description="The cells that these devices are behind: a name from cells, or {name, assign}."
+    )
 
 
 class Coordinator(Record):
@@ -406,6 +321,7 @@ class Scenario(Record):
     seed: Annotated[StrictInt, Field(ge=0, lt=2**63)] = Field(0, description="Seed of all random streams; 0 is a seed.")
     workload: Workload = Field(description="What is trained.")
     fleet: tuple[FleetEntry, ...] = Field(min_length=1, description="Groups of devices.")
+    cells: tuple[Cells, ...] = Field((), description="Access points and radio cells, whose links devices share.")
     coordinator: Coordinator = Field(default_factory=Coordinator, description="The parameter server.")
     availability: Availability = Field(default_factory=AlwaysOn, description="When devices are there.")
     strategy: StrategyChoice = Field(description="Who decides, with its configuration.")
@@ -416,6 +332,11 @@ class Scenario(Record):
     def _countable(self) -> Self:
         if self.size > MOST_DEVICES:
             raise wrong(f"fleet: {self.size:,} devices are more than the {MOST_DEVICES:,} that one run can hold")
+        return self
+
+    @model_validator(mode="after")
+    def _cells_known(self) -> Self:
+        check_cells([cells.name for cells in self.cells], [entry.cell for entry in self.fleet])
         return self
 
     @property

@@ -107,7 +107,10 @@ def test_resolved_says_base_units_and_every_default() -> None:
         "uplink": "20000000 bit/s",
         "latency": "0 s",
         "duplex": "full",
+        "tcp": None,
     }
+    assert out["cells"] == []
+    assert out["fleet"][0]["cell"] is None
     assert out["fleet"][0]["profile"]["memory"] == "4000000000 B"
     assert out["run"] == {"iterations": 1, "record": "rows", "max_time": None}
     assert out["availability"] == {"model": "always"}

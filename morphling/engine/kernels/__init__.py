@@ -13,7 +13,8 @@ involved.  Rates stay below 2^50 millibit/s (1.1 Tbit/s) and one period of a tra
 
 Two lanes.  `closed` resolves a whole dispatch row by row when no capacity is shared.  `lane` is an event loop over
 device queues for everything else: the coordinator's link shared max-min fairly (`water`: virtual-time water-filling,
-O(log n) a change), and half-duplex links.
+O(log n) a change), half-duplex links, and cells, transfers between devices and TCP (`network`: progressive filling in
+the components that a change touches).
 
 Fair sharing.  Flows above the water level share one rate, so they are ordered by *virtual* finish (V = the integral of
 the level); flows below it run at their own cap and are ordered by real finish.  Rates are reals, so the shared lane
@@ -22,11 +23,11 @@ works in float64 and rounds each completion to the nanosecond.
 
 from __future__ import annotations
 
-from morphling.engine.kernels import closed, heap, lane, links, records, stages, water
+from morphling.engine.kernels import closed, filling, heap, lane, links, network, records, stages, water
 
 __all__ = ["ENTRIES", "SOURCES"]
 
-SOURCES = (records, links, closed, water, heap, stages, lane)
+SOURCES = (records, links, closed, water, filling, network, heap, stages, lane)
 ENTRIES = (
     closed.run_closed,
     lane.submit,

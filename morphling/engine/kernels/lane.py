@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from morphling.engine.kernels.filling import net_fill, net_next
 from morphling.engine.kernels.heap import event_add, event_pop, lose
 from morphling.engine.kernels.links import rate_at
+from morphling.engine.kernels.network import at_instant, net_rebound, net_remove, net_step, net_widen
 from morphling.engine.kernels.records import (
+    ACTIVE,
     ARRIVE_DOWN,
     ARRIVE_UP,
     ASKED_UP,
+    AT,
+    BITS_IN,
     BITS_OUT,
     BUSY_COMP,
     BUSY_DOWN,
@@ -15,18 +20,29 @@ from morphling.engine.kernels.records import (
     CAP,
     COMP_END,
     COMPUTED,
+    DIRTY_FLOWS,
+    DIRTY_LINKS,
+    DOUBLINGS,
     EPOCH,
     FAR,
+    FIRST_ON,
+    FLOWS,
     FOLLOWS,
+    GOT_DOWN,
+    GOT_UP,
     GROW,
     HEAP_TIME,
+    LAST_END,
     LOG,
+    NETWORK,
+    NEXT_AT,
     NEXT_STEP,
     NOTICE,
     ON_DEVICE,
     OVER_COMP,
     OVER_DOWN,
     OVER_UP,
+    PEER,
     PICK,
     PICKING,
     Q_COMP,
@@ -40,6 +56,7 @@ from morphling.engine.kernels.records import (
     SENT_UP,
     STATE,
     STEP_DOWN,
+    STEP_LINK,
     STEP_UP,
     STUCK,
     TILES,
@@ -47,9 +64,17 @@ from morphling.engine.kernels.records import (
     UP_START,
     WAITING,
     WAITS,
+    WIDEN,
+    WIDEN_AT,
 )
 from morphling.engine.kernels.stages import arrived, finish, kick, open_row, sent, start_down, start_up, whole
 from morphling.engine.kernels.water import share_next, share_recap, share_remove
+
+
+def needs_peer(p, r):
+    """Whether a row has still to get something from its peer, or to bring it something."""
+    n = max(p.row[r, TILES], 1)
+    return (p.row[r, BITS_IN] > 0 and p.row[r, GOT_DOWN] < n) or (p.row[r, BITS_OUT] > 0 and p.row[r, GOT_UP] < n)
 
 
 def submit(k, s, p, size, off, first, last, now):
@@ -61,7 +86,8 @@ def submit(k, s, p, size, off, first, last, now):
         d = p.row[r, ON_DEVICE]
         if p.row[r, STATE] != WAITING:
             continue
-        if off[d] <= now:
+        peer = p.row[r, PEER]
+        if off[d] <= now or (peer >= 0 and off[peer] <= now and needs_peer(p, r)):
             lose(p, r, now)
             continue
         tail = p.dev[d, Q_TAIL]
@@ -108,6 +134,12 @@ def advance(k, s, p, size, until, answer):
         time = p.heap[0, HEAP_TIME] if p.counter[0] > 0 else FAR
         side = -1
         slot = -1
+        if s.net.state[NETWORK]:
+            if time > s.net.state[AT] and s.net.state[DIRTY_LINKS] + s.net.state[DIRTY_FLOWS] > 0:
+                net_fill(s.net)
+            at, f = net_next(s.net)
+            if at <= time and f >= 0:
+                time, side, slot = at, 1 if f >= size else 0, f
         if s.capacity[0] >= 0:
             at, f = share_next(s, 0, 0)
             if at <= time and f >= 0:
@@ -125,7 +157,10 @@ def advance(k, s, p, size, until, answer):
         fine = True
         d = -1
         if side >= 0:
-            share_remove(s, side, side * size, slot, time)
+            if s.net.state[NETWORK]:
+                net_remove(s.net, slot, time)
+            else:
+                share_remove(s, side, side * size, slot, time)
             d = slot - side * size
             fine = sent(k, s, p, size, d, side == 1, time)
         else:
@@ -189,6 +224,20 @@ def advance(k, s, p, size, until, answer):
                             share_recap(s, 1 if upward else 0, base, slot, time, rate)
                         if following < FAR:
                             event_add(p, following, what, d, 0)
+            elif what == STEP_LINK:
+                if s.net.link[ident, NEXT_AT] == time:
+                    if s.net.link[ident, FLOWS] == 0:
+                        s.net.link[ident, NEXT_AT] = -1
+                    elif not net_step(k, s.net, p, size, ident, time):
+                        fine = False
+                        d = s.net.link[ident, FIRST_ON] >> 2
+                        if d >= size:
+                            d -= size
+            elif what == WIDEN and s.net.flow[ident, ACTIVE] and s.net.flow[ident, WIDEN_AT] == time:
+                at_instant(s.net, time)
+                s.net.flow[ident, DOUBLINGS] += 1
+                net_rebound(k, s.net, size, ident)
+                net_widen(k, s.net, p, size, ident, time)
         if not fine:
             answer[0], answer[1], answer[2] = STUCK, time, d
             return
@@ -206,7 +255,10 @@ def stop_stage(s, p, size, d, stage, now):
     else:
         p.dev[d, BUSY_UP] = 0
     side = stage >> 1
-    if stage != 1 and d < size and s.capacity[side] >= 0 and s.slot[side * size + d, NEXT_STEP] >= 0:
+    if s.net.state[NETWORK]:
+        if stage != 1 and d < size and s.net.flow[side * size + d, ACTIVE]:
+            net_remove(s.net, side * size + d, now)
+    elif stage != 1 and d < size and s.capacity[side] >= 0 and s.slot[side * size + d, NEXT_STEP] >= 0:
         share_remove(s, side, side * size, side * size + d, now)
 
 
@@ -217,6 +269,8 @@ def drop_device(k, s, p, size, d, now):
     """
     for stage in range(3):
         stop_stage(s, p, size, d, stage, now)
+    if s.net.state[NETWORK]:
+        s.net.flow[d, LAST_END] = s.net.flow[size + d, LAST_END] = -1  # its connections are gone
     told = p.counter[3]
     r = p.dev[d, Q_HEAD]
     while r >= 0:
@@ -233,13 +287,14 @@ def drop_device(k, s, p, size, d, now):
     return fine
 
 
-def withdraw(k, s, p, size, first, last, now):
-    """Withdraw the rows ``first:last`` that are not done: they are lost, and stages at work on them are freed at
-    once.
+def withdraw(k, s, p, size, first, last, peer, now):
+    """Withdraw the rows ``first:last`` that are not done: they are lost, and stages at work on them are freed at once.
+
+    With ``peer`` >= 0 only those that still need that peer.
     """
     told = p.counter[3]
     for r in range(first, last):
-        if p.row[r, STATE] == WAITING:
+        if p.row[r, STATE] == WAITING and (peer < 0 or (p.row[r, PEER] == peer and needs_peer(p, r))):
             lose(p, r, now)
     for j in range(told, p.counter[3]):
         r = p.row[j, LOG]

@@ -68,6 +68,40 @@ class Times(NamedTuple):
     lost: Any
 
 
+# columns of Net.state, Net.link, Net.spare, Net.flow, Net.real, Net.tcp
+NETWORK, CELLS, AT, DIRTY_LINKS, DIRTY_FLOWS, STAMP = range(6)
+CAPACITY, FLOWS, DEMAND, FIRST_ON, NEXT_AT, DIRTY_LINK, SEEN_LINK, TIGHT, HUNGRY, HELD_BACK, PEAK = range(11)
+REMAINS, LEVEL = range(2)
+(ACTIVE, BOUND, MOMENT, RTT, DOUBLINGS, LAST_END, WIDEN_AT, MATHIS, DIRTY_FLOW, SEEN, PATH) = range(11)
+AFTER, BEFORE = PATH + 4, PATH + 8
+LINK_COLUMNS, FLOW_COLUMNS = PEAK + 1, BEFORE + 4
+RATE, REST, ENDS, SHARE = range(4)
+SEGMENT, INITIAL = range(2)
+MOST_RATE = 1 << 50  # millibit/s
+
+
+class Net(NamedTuple):
+    """Resources and flows where several links are shared (`network`).
+
+    Resources: downlinks of the D devices, their uplinks, downlinks of the C cells, their uplinks, out of the
+    coordinator, into it.  Flow ``side · D + device`` is the one transfer a device can have on a side.
+    """
+
+    state: Any  # int64[6], columns named above; NETWORK: whether any of this is in use
+    cell: Any  # int64[D]: the cell of each device, -1 = none
+    cells: LinkArrays  # links of the cells
+    link: Any  # int64[R, 11]; CAPACITY in millibit/s, -1 = unlimited; FIRST_ON: 4 flow + place in its path, -1 = none
+    spare: Any  # float64[R, 2]: while filling
+    flow: Any  # int64[2 D, 23]; PATH four resources, AFTER and BEFORE the neighbours in the list of each
+    real: Any  # float64[2 D, 4]: rate (millibit/s), millibits left at MOMENT, end (ns), rate while filling
+    near: Any  # float64[·, 2]: first end of 64 flows; whether it has to be found again
+    far: Any  # float64[·]: first end of 64 times 64 flows
+    dirty: Any  # int64[·, 2]: resources, flows
+    listed: Any  # int64[·, 3]: flows, resources, flows without a rate
+    tcp: Any  # int64[D, 2]: segment (millibits; 0 = no TCP), segments of the initial window
+    loss: Any  # float64[D]
+
+
 # columns of Shared.slot, Shared.real
 AT_LEVEL, U_FIN, U_FIN_AT, U_CAP, U_CAP_AT, K_FIN, K_FIN_AT, K_CAP, K_CAP_AT, NEXT_STEP = range(10)
 FINISH, CAP, LEFT = range(3)
@@ -88,6 +122,7 @@ class Shared(NamedTuple):
     virtual: Any  # float64[2]: V, millibits
     moment: Any  # int64[2]: time of V
     slot: Any  # int64[2 D, 10]; NEXT_STEP: next trace step of the slot's flow, -1 = no flow
+    net: Net
     real: Any  # float64[2 D, 3]: FINISH virtual (millibits) at the level, else real (ns); CAP; LEFT if the cap is 0
 
 
@@ -118,9 +153,10 @@ class Shared(NamedTuple):
     UP_END,
     SETTLED,
     ASKED_UP,
+    PEER,
     LOG,
     STACK,
-) = range(27)
+) = range(28)
 (
     Q_DOWN,
     Q_COMP,
@@ -165,7 +201,9 @@ class Pool(NamedTuple):
 
 
 WAITING, DONE, LOST = 0, 1, 2
-RELEASE, ARRIVE_DOWN, ARRIVE_UP, OVER_COMP, OVER_DOWN, OVER_UP, STEP_DOWN, STEP_UP, PICK, NOTHING = range(10)
+RELEASE, ARRIVE_DOWN, ARRIVE_UP, OVER_COMP, OVER_DOWN, OVER_UP, STEP_DOWN, STEP_UP, PICK, NOTHING, STEP_LINK, WIDEN = (
+    range(12)
+)
 AFTER_ALL = 1 << 60
 REACHED, NOTICE, GROW, STUCK = 0, 1, 2, 3
 NOTIFY_ALL, NOTIFY_EACH = -1, 0  # a positive number is a quorum

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from morphling.engine.kernels.heap import event_add, settle
 from morphling.engine.kernels.links import rate_at, transfer_end
+from morphling.engine.kernels.network import net_add
 from morphling.engine.kernels.records import (
     ARRIVE_DOWN,
     ARRIVE_UP,
@@ -26,6 +27,7 @@ from morphling.engine.kernels.records import (
     GOT_UP,
     HALF_DUPLEX,
     LATENCY,
+    NETWORK,
     NEXT_STEP,
     ON_DEVICE,
     OUT_LEN,
@@ -33,6 +35,7 @@ from morphling.engine.kernels.records import (
     OVER_COMP,
     OVER_DOWN,
     OVER_UP,
+    PEER,
     PICK,
     PICKING,
     Q_COMP,
@@ -53,8 +56,10 @@ from morphling.engine.kernels.records import (
 from morphling.engine.kernels.water import share_add
 
 
-def begin_flow(k, s, p, size, d, upward, now, bits):
+def begin_flow(k, s, p, size, d, peer, upward, now, bits):
     """Put ``bits`` on a link.  Returns False if they can never arrive."""
+    if s.net.state[NETWORK]:
+        return net_add(k, s.net, p, size, d, peer, upward, now, bits)
     side = 1 if upward else 0
     if s.capacity[side] < 0:
         end = transfer_end(k, d, upward, now, bits)
@@ -107,7 +112,9 @@ def start_down(k, s, p, size, d, now):
     if j == 0:
         p.row[r, DOWN_START] = now
     p.dev[d, BUSY_DOWN] = 1
-    return begin_flow(k, s, p, size, d, False, now, p.row[r, BITS_IN] * (j + 1) // n - p.row[r, BITS_IN] * j // n)
+    return begin_flow(
+        k, s, p, size, d, p.row[r, PEER], False, now, p.row[r, BITS_IN] * (j + 1) // n - p.row[r, BITS_IN] * j // n
+    )
 
 
 def start_together(k, s, p, size, d, r, now):
@@ -122,13 +129,13 @@ def start_together(k, s, p, size, d, r, now):
     event_add(p, now + p.row[r, DURATION], OVER_COMP, d, p.dev[d, EPOCH + 1])
     if p.row[r, BITS_IN] > 0:
         p.dev[d, BUSY_DOWN] = 1
-        fine = begin_flow(k, s, p, size, d, False, now, p.row[r, BITS_IN])
+        fine = begin_flow(k, s, p, size, d, p.row[r, PEER], False, now, p.row[r, BITS_IN])
     else:
         p.row[r, DOWN_END] = now
         p.row[r, SENT_DOWN] = p.row[r, GOT_DOWN] = 1
     if p.row[r, BITS_OUT] > 0:
         p.dev[d, BUSY_UP] = 1
-        fine = begin_flow(k, s, p, size, d, True, now, p.row[r, BITS_OUT]) and fine
+        fine = begin_flow(k, s, p, size, d, p.row[r, PEER], True, now, p.row[r, BITS_OUT]) and fine
     else:
         p.row[r, UP_END] = now
         p.row[r, SENT_UP] = p.row[r, GOT_UP] = 1
@@ -191,7 +198,9 @@ def start_up(k, s, p, size, d, now):
     if j == 0:
         p.row[r, UP_START] = now
     p.dev[d, BUSY_UP] = 1
-    return begin_flow(k, s, p, size, d, True, now, p.row[r, BITS_OUT] * (j + 1) // n - p.row[r, BITS_OUT] * j // n)
+    return begin_flow(
+        k, s, p, size, d, p.row[r, PEER], True, now, p.row[r, BITS_OUT] * (j + 1) // n - p.row[r, BITS_OUT] * j // n
+    )
 
 
 def kick(k, s, p, size, d, now):
@@ -250,8 +259,11 @@ def sent(k, s, p, size, d, upward, now):
         r = p.dev[d, Q_DOWN]
         p.dev[d, BUSY_DOWN] = 0
         p.row[r, SENT_DOWN] += 1
-    if k.device[d, LATENCY] > 0:
-        event_add(p, now + k.device[d, LATENCY], ARRIVE_UP if upward else ARRIVE_DOWN, r, 0)
+    latency = k.device[d, LATENCY]
+    if p.row[r, PEER] >= 0:
+        latency += k.device[p.row[r, PEER], LATENCY]
+    if latency > 0:
+        event_add(p, now + latency, ARRIVE_UP if upward else ARRIVE_DOWN, r, 0)
         return kick(k, s, p, size, d, now)
     return arrived(k, s, p, size, r, upward, now)
 
