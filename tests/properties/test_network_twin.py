@@ -62,8 +62,9 @@ def test_network_equals_what_the_twin_does_without_it(seed, shared, half_duplex)
     assert story(strategy, network.run()) == twin(World(seed, **kind))
 
 
+# The last four: a window between devices stops at the slower link, and a path without a round trip ends a silence.
 @pytest.mark.parametrize("kind", WORLDS, ids=named)
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", [*range(100), 106, 132, 191, 283])
 def test_network_equals_naive_recompute(seed, kind):
     """Shares are reals and every completion is rounded up, so times may differ by a few ns; nothing else may."""
     ours, theirs = engine(World(seed, **kind), compiled=False), twin(World(seed, **kind))
