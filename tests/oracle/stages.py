@@ -10,6 +10,7 @@ import simpy
 
 from morphling.interfaces.strategy import Notify, Sent
 from tests.oracle.exact_link import DOWN, UP, Flow, Link, SharedSide
+from tests.oracle.network import Network, NetworkFlow
 
 __all__ = ["COMPUTE", "END", "SETTLED", "STAGES", "START", "Batch", "Channel", "Place", "Row", "Stages"]
 
@@ -28,7 +29,7 @@ class Row:
     def __init__(self, env: simpy.Environment, batch: Batch, index: int) -> None:
         table = batch.sent.tasks
         self.batch, self.index = batch, index
-        self.device = int(table.device[index])
+        self.device, self.peer = int(table.device[index]), int(table.peer[index])
         self.size = {DOWN: int(table.bytes_in[index]) * 8000, UP: int(table.bytes_out[index]) * 8000}
         self.tiles = int(table.overlap[index])
         self.nanoseconds = int(batch.durations[index])
@@ -40,12 +41,17 @@ class Row:
         self.ready_ns = -1
         self.asks: dict[int, Any] = {}
         self.places: dict[int, tuple[simpy.Resource, Any]] = {}
-        self.flows: list[tuple[SharedSide, Flow]] = []
+        self.flows: list[tuple[SharedSide, Flow] | tuple[Network, NetworkFlow]] = []
 
     @property
     def over(self) -> bool:
         """Done or lost."""
         return self.times[SETTLED] >= 0
+
+    @property
+    def needs_peer(self) -> bool:
+        """Whether bits have still to arrive from or at the peer."""
+        return self.peer >= 0 and any(self.size[side] and self.times[END[side]] < 0 for side in (DOWN, UP))
 
     @property
     def key(self) -> tuple[int, int]:
@@ -131,6 +137,7 @@ class Stages(ABC):
     places: list[Place]
     channels: list[Channel | None]
     shared: dict[int, SharedSide]
+    network: Network | None
 
     @abstractmethod
     def settle(self, row: Row) -> None:
@@ -181,8 +188,8 @@ class Stages(ABC):
 
     def free(self, row: Row) -> None:
         """A lost row lets go of all that it holds."""
-        for side, flow in row.flows:
-            side.drop(flow)
+        for medium, flow in row.flows:
+            medium.drop(flow)  # type: ignore[arg-type]
         for stage in STAGES:
             self.leave_queue(row, stage)
         channel = self.channels[row.device] if row.device < len(self.channels) else None
@@ -200,7 +207,11 @@ class Stages(ABC):
                 return
         if row.times[START[side]] < 0:
             self.stamp(row, START[side])
-        if side in self.shared:
+        if self.network is not None:
+            transfer = self.network.add(row, side, millibits)
+            row.flows.append((self.network, transfer))
+            yield transfer.done
+        elif side in self.shared:
             flow = Flow(link, millibits, self.env.event())
             row.flows.append((self.shared[side], flow))
             self.shared[side].add(flow)
@@ -210,6 +221,10 @@ class Stages(ABC):
             yield self.env.timeout(link.end(side, now, millibits) - now)
         if channel is not None and not row.over:
             channel.free(row)
+
+    def latency(self, row: Row) -> int:
+        """One way between the row's device and the other end of its transfers, nanoseconds."""
+        return self.links[row.device].latency + (self.links[row.peer].latency if row.peer >= 0 else 0)
 
     def download(self, row: Row, arrived: list[simpy.Event]) -> Steps:
         """Tile after tile, once the row is ready and first in the queue."""
@@ -233,7 +248,7 @@ class Stages(ABC):
 
     def arrive(self, row: Row, side: int, tile: simpy.Event, *, last: bool) -> Steps:
         """The last bit of a tile is at the other end one latency later."""
-        yield self.env.timeout(self.links[row.device].latency)
+        yield self.env.timeout(self.latency(row))
         if row.over:
             return
         if last:
@@ -304,7 +319,7 @@ class Stages(ABC):
             return
         self.leave_queue(row, stage)
         if stage != COMPUTE and row.size[stage]:
-            yield self.env.timeout(self.links[row.device].latency)
+            yield self.env.timeout(self.latency(row))
         if not row.over:
             self.stamp(row, END[stage])
 

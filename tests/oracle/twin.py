@@ -1,6 +1,7 @@
 """The slow twin of the engine: textbook discrete-event simulation, a SimPy process for each stage of each row.
 
-Queues are FIFO resources, links are walked in big integers, sharing is recomputed naively at every change.  It serves
+Queues are FIFO resources, links are walked in big integers, sharing is recomputed naively at every change.  Where
+transfers are coupled by more than the coordinator (cells, peers, TCP) they all go through one naive network.  It serves
 the same `Strategy` and `Executor` promises as the engine and is written from what they promise, not from the engine.
 
 At one instant: rows settle, a half-duplex channel picks who goes next, devices leave and join, notices (by dispatch),
@@ -32,6 +33,7 @@ from morphling.interfaces.strategy import (
 )
 from morphling.types import FAR_NS
 from tests.oracle.exact_link import DOWN, UP, Link, SharedSide
+from tests.oracle.network import Network, next_step
 from tests.oracle.stages import END, SETTLED, STAGES, START, Batch, Channel, Place, Row, Stages
 
 __all__ = ["Twin", "TwinDispatch", "TwinRecording"]
@@ -97,6 +99,9 @@ class Twin(Stages):
         self.ended = False
         self.view: Any = TwinView(self)
         self.shared: dict[int, SharedSide] = {}
+        self.network: Network | None = None
+        if strategy.uses_peers or fleet.links.cells is not None or fleet.links.tcp is not None:
+            self.network = Network(self.env, fleet.links, fleet.coordinator)
         for side, capacity in ((DOWN, fleet.coordinator.uplink_bps), (UP, fleet.coordinator.downlink_bps)):
             peaks = sum(max(rates[side] for rates in link.rates) for link in self.links)
             if capacity is not None and peaks > capacity * 1000:
@@ -125,7 +130,7 @@ class Twin(Stages):
         self.start_churn()
         self.decide(self.strategy.start(self.view))
         while not self.ended:
-            self.env.step()
+            next_step(self.env)
         self.withdraw(list(self.batches))
         finished = sorted(self.finished, key=lambda d: d.serial)
         return TwinRecording(finished, self.now, self.iteration_ends)
@@ -163,7 +168,7 @@ class Twin(Stages):
         batch = Batch(self.env, sent, decision.notify, self.executor.durations(table, self.now))
         self.batches[self.serial] = batch
         self.serial += 1
-        self.lose([row for row in batch.rows if row.device < self.fleet.size and not self.online[row.device]])
+        self.lose([row for row in batch.rows if self.hopeless(row)])
         for row in batch.rows:
             if not row.over:
                 if row.device == self.fleet.size:
@@ -172,6 +177,11 @@ class Twin(Stages):
                 self.at(self.now + int(table.release_ns[row.index]), 1, self.loosen, row)
         if not batch.rows:
             self.notice(batch)
+
+    def hopeless(self, row: Row) -> bool:
+        """Whether the row's device is away, or the peer that its bits come from or go to."""
+        away = row.device < self.fleet.size and not self.online[row.device]
+        return bool(away or (row.needs_peer and not self.online[row.peer]))
 
     # ------------------------------------------------------------------------------------------- settling and notices
 
@@ -277,9 +287,12 @@ class Twin(Stages):
         """Devices leave and join now."""
         self.online[left] = False
         self.online[joined] = True
-        self.lose([row for device in left for row in self.places[device].rows])
+        rows = [row for place in self.places for row in place.rows]
+        self.lose([row for row in rows if row.device in left or (row.needs_peer and row.peer in left)])
         for device in joined:
             self.places[device] = Place(self.env)
+            if self.network is not None:
+                self.network.forget(device)
         self.at(self.now, HOOKS, self.announce, left, joined)
 
     def announce(self, left: list[int], joined: list[int]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from morphling.fleet import Availability, Coordinator, Fleet, Links, LinkTrace, PastEnd
+from morphling.fleet import Availability, Coordinator, Fleet, Links, LinkTrace, PastEnd, Tcp
 from morphling.interfaces.executor import Executor
 from morphling.interfaces.strategy import (
     All,
@@ -95,25 +96,41 @@ class Once(Strategy):
 class World:
     """Everything random about one world, drawn from its seed.
 
-    ``grid`` worlds take all quantities from a coarse grid, so that many things happen at one instant.
+    ``grid`` worlds take all quantities from a coarse grid, so that many things happen at one instant.  Where flows
+    share links they take their times and payloads from it, and rates that do not divide one another: shares are
+    rounded, and two ends that meet by calculation only may come in either order.
     """
 
-    def __init__(self, seed: int, *, half_duplex: bool = False, shared: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        half_duplex: bool = False,
+        shared: bool = False,
+        cells: bool = False,
+        peers: bool = False,
+        tcp: bool = False,
+    ) -> None:
         self.seed = seed
         self.random = r = random.Random(seed)
         self.grid = r.random() < 0.5 and not shared
         self.size = r.randint(1, 5)
         self.half_duplex = half_duplex
+        self.peers, self.network = peers, cells or peers or tcp
         self.overlaps = [1] if half_duplex else r.choice([[1], [0], [3], [0, 1, 3], [1, 2, 3, 7]])
         links = self.links()
         centre = coordinator()
-        if shared:
+        if tcp:
+            links = self.connections(links)
+        if cells:
+            links = self.behind_cells(links)
+        if shared or (self.network and r.random() < 0.4):
             down, up = (peaks.sum() for peaks in links.peak_bps())
             share, which = r.choice([0.2, 0.5, 0.9]), r.random()
             centre = coordinator(
                 int(down * share) if which < 0.7 else None, int(up * share) if which > 0.3 else None
             )  # fmt: skip
-        sessions = self.sessions() if r.random() < 0.7 else Availability.always(self.size)
+        sessions = self.sessions() if r.random() < (0.4 if self.network else 0.7) else Availability.always(self.size)
         self.fleet = bare_fleet(links, sessions, centre)
 
     def time(self, low: float, high: float) -> int:
@@ -125,7 +142,7 @@ class World:
     def rate(self) -> float:
         """A rate in bit/s, sometimes not whole."""
         if self.grid:
-            return float(self.random.choice([4, 8, 16, 32]) * 1000)
+            return float(self.random.choice([4001, 8009, 16033, 32057] if self.network else [4000, 8000, 16000, 32000]))
         return self.random.choice([float(self.random.randint(1_000, 60_000)), self.random.uniform(1_000, 60_000)])
 
     def payload(self) -> int:
@@ -135,6 +152,18 @@ class World:
         return self.random.randint(1, 12) * 1000 if self.grid else self.random.randint(1, 12_000)
 
     def links(self) -> Links:
+        """A link for each device."""
+        r, n = self.random, self.size
+        traces = self.traces()
+        return Links.of(
+            traces,
+            np.array([r.randrange(len(traces)) for _ in range(n)], np.int32),
+            np.array([self.time(0, 5) for _ in range(n)]),
+            np.array([r.choice([0, 0, self.time(0, 1)]) for _ in range(n)]),
+            np.array([self.half_duplex and r.random() < 0.8 for _ in range(n)]),
+        )
+
+    def traces(self) -> list[LinkTrace]:
         """Traces with pauses, that repeat or hold."""
         r = self.random
         traces = []
@@ -147,14 +176,31 @@ class World:
             period = starts[-1] + max(1, self.time(0.5, 3))
             past_end = r.choice([PastEnd.REPEAT, PastEnd.HOLD])
             traces.append(LinkTrace(f"t{i}", np.array(starts), np.array(down), np.array(up), period, past_end))
-        n = self.size
-        return Links.of(
-            traces,
-            np.array([r.randrange(len(traces)) for _ in range(n)], np.int32),
-            np.array([self.time(0, 5) for _ in range(n)]),
-            np.array([r.choice([0, 0, self.time(0, 1)]) for _ in range(n)]),
-            np.array([self.half_duplex and r.random() < 0.8 for _ in range(n)]),
+        return traces
+
+    def behind_cells(self, links: Links) -> Links:
+        """The links behind cells as wide as a device's link or a few; some devices are behind none."""
+        r, count = self.random, self.random.randint(1, 3)
+        if r.random() < 0.4:
+            cells = Links.constant(*([self.rate() for _ in range(count)] for _ in range(2)))
+        else:
+            traces = self.traces()
+            trace = np.array([r.randrange(len(traces)) for _ in range(count)], np.int32)
+            offsets, zero = np.array([self.time(0, 5) for _ in range(count)]), np.zeros(count)
+            cells = Links.of(traces, trace, offsets, zero, zero)
+        numbers = [r.randrange(count) if r.random() < 0.8 else -1 for _ in range(self.size)]
+        return links.behind(cells, np.array(numbers, np.int32))
+
+    def connections(self, links: Links) -> Links:
+        """The links with TCP: small windows and long round trips, so that they matter."""
+        r, n = self.random, self.size
+        latency = [r.choice([0, self.time(0, 1), self.time(0, 1), self.time(0, 0.1)]) for _ in range(n)]
+        tcp = Tcp(
+            np.array([r.choice([0, 134, 292, 536, 1460]) for _ in range(n)], np.int64),
+            np.array([r.choice([1, 1, 2, 4, 10]) for _ in range(n)], np.int64),
+            np.array([r.choice([0.0, 0.0, 0.001, 0.02, 0.3]) for _ in range(n)]),
         )
+        return replace(links, latency_ns=np.array(latency, np.int64), tcp=tcp)
 
     def sessions(self) -> Availability:
         """Devices that leave and come back."""
@@ -178,6 +224,7 @@ class Erratic(Strategy):
     def __init__(self, world: World) -> None:
         super().__init__(None)
         self.world = world
+        self.uses_peers = world.peers
         self.random = world.random = random.Random(world.seed * 7 + 1)
         self.heard: list[tuple[Any, ...]] = []
         self.budget = self.random.randint(2, 8)
@@ -198,7 +245,14 @@ class Erratic(Strategy):
             overlap=[r.choice(w.overlaps) for _ in range(n)],
             release_ns=[w.time(0, 4) if r.random() < 0.2 else 0 for _ in range(n)],
             dependencies=[[j for j in range(i) if r.random() < 0.12] for i in range(n)],
+            peer=[self.peer(d) for d in device],
         )
+
+    def peer(self, device: int) -> int:
+        """Another device at random, or the coordinator."""
+        w, r = self.world, self.random
+        others = [p for p in range(w.size) if p != device]
+        return r.choice(others) if w.peers and others and device < w.size and r.random() < 0.6 else -1
 
     def dispatch(self, table: TaskTable | None = None) -> Dispatch:
         """A dispatch of one of the three kinds."""
@@ -243,6 +297,7 @@ class Erratic(Strategy):
         if self.budget > 0 and len(here) and self.random.random() < 0.7:
             again = dispatch.tasks.take(rows)
             again.device[:] = [self.random.choice(here.tolist()) for _ in rows]
+            again.peer[:] = [self.peer(int(device)) for device in again.device]
             return self.dispatch(again)
         return self.act()
 
