@@ -187,10 +187,10 @@ def net_connect(k, w, size, f, d, peer, now):
         loss = 1.0 - (1.0 - loss) * (1.0 - w.loss[peer])
     segment = w.tcp[d, SEGMENT]
     w.flow[f, RTT] = 2 * latency if segment > 0 else 0
-    if w.flow[f, RTT] == 0:
-        return
     if w.flow[f, LAST_END] < 0 or now - w.flow[f, LAST_END] > GIGA:
         w.flow[f, DOUBLINGS] = 0
+    if w.flow[f, RTT] == 0:
+        return
     w.flow[f, MATHIS] = 0
     if loss > 0.0:
         rate = segment * 1e9 / w.flow[f, RTT] * sqrt(1.5 / loss)
@@ -240,6 +240,7 @@ def net_add(k, w, p, size, d, peer, upward, now, bits):
         mark_link(w, r)
     net_connect(k, w, size, f, d, peer, now)
     w.flow[f, ACTIVE] = 1
+    w.flow[f, WIDEN_AT] = -1
     w.flow[f, BOUND] = 0
     w.flow[f, MOMENT] = now
     w.real[f, RATE] = 0.0
