@@ -107,7 +107,8 @@ class Results:
         """The summary as a `rich` table with units that people read.
 
         Left out is what repeats another line or says that nothing happened: the extremes of a single iteration, losses
-        and recovery where no row was lost, pauses where there was none, the coordinator's memory where its rows do not tell.
+        and recovery where no row was lost, pauses where there was none, the coordinator's memory where its rows do not
+        tell.
         """
         from rich.table import Table  # noqa: PLC0415 - scripts that print nothing need no rich
 

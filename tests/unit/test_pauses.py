@@ -43,7 +43,7 @@ class Again(Strategy):
     def start(self, view: Any) -> Any:
         return self.send(view, "start") if view.online.any() else ()
 
-    def on_joined(self, devices: Any, view: Any) -> Any:  # noqa: ARG002
+    def on_joined(self, devices: Any, view: Any) -> Any:
         return self.send(view, "joined")
 
     def on_done(self, dispatch: Any, rows: Any, view: Any) -> Any:
@@ -130,7 +130,7 @@ def test_a_transfer_that_is_cut_ends_at_that_nanosecond(lane):
     assert stays.dispatches[0].lost.tolist() == [False]  # it is through at the instant of leaving
 
 
-# ---------------------------------------------------------------------------------------------------------- the very end
+# --------------------------------------------------------------------------------------------------------- the very end
 
 
 def spans(*own: tuple[int, int]) -> Spans:
@@ -170,7 +170,9 @@ def test_a_repeated_recording_returns_until_its_limit():
     found = laid_out(spans((0, 5 * S)), 1, "x", 20 * S, "repeat", 60 * S)
     said = refusal(Again(rows([0], 10 * S)), found, horizon_s=60.0)
     assert "the last device online left at 45 s and none returns by 60 s (run.max_time)" in said
-    recording, fleet = replay(Again(rows([0], 4 * S)), laid_out(spans((3 * S, 8 * S)), 1, "x", 20 * S, "repeat", 60 * S))
+    recording, fleet = replay(
+        Again(rows([0], 4 * S)), laid_out(spans((3 * S, 8 * S)), 1, "x", 20 * S, "repeat", 60 * S)
+    )
     assert recording.end_ns == 7 * S
     assert metrics(recording, fleet)["paused_s"] == 3
 
@@ -192,7 +194,7 @@ class Waiting(Again):
     def start(self, view: Any) -> Any:
         return [super().start(view), WakeAt(1.0)]
 
-    def on_timer(self, tag: Any, view: Any) -> Any:  # noqa: ARG002
+    def on_timer(self, tag: Any, view: Any) -> Any:
         return WakeAt(view.now_s + 1)
 
 
