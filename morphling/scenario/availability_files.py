@@ -43,6 +43,7 @@ __all__ = [
     "client_records",
     "file_availability",
     "parse_counts",
+    "shifted",
 ]
 
 Record: TypeAlias = tuple[IntArray, IntArray, int]
@@ -111,7 +112,7 @@ def availability_from(
         case Behaviour():
             cleaned = Cleaned(model.path, model.repair)
             found = behaviour_records(seen(Path(model.path)), cleaned)
-            records = [_from(record, ns_from_s(model.start)) for record in found]
+            records = [shifted(record, ns_from_s(model.start)) for record in found]
             spans = periodic(
                 [records[i] for i in assigned(len(records), size, model.assign, seed, model.path)], horizon
             )
@@ -181,7 +182,7 @@ def file_availability(file: SessionFile, text: str, size: int, seed: int) -> tup
     cleaned = Cleaned(file.path, file.repair)
     records = client_records(rows, cleaned)
     clients = assigned(len(records), size, file.assign or "in_order", seed, file.path)
-    own = [_from(records[i], ns_from_s(file.start)) for i in clients]
+    own = [shifted(records[i], ns_from_s(file.start)) for i in clients]
     device = np.repeat(np.arange(size, dtype=np.int64), [len(r[0]) for r in own])
     starts, ends = (np.concatenate([r[k] for r in own]) for k in (0, 1))
     return laid_out(Spans(device, starts, ends), size, "sessions"), cleaned.notes()
@@ -215,7 +216,7 @@ def parse_counts(text: str, origin: str, time_unit: str) -> tuple[IntArray, IntA
     return np.array(times, np.int64), np.array(counts, np.int64)
 
 
-def _from(record: Record, start_ns: int) -> Record:
+def shifted(record: Record, start_ns: int) -> Record:
     """The record as seen from ``start_ns`` of it on: shifted, and turned where it repeats."""
     start, end, period = record
     if period == FAR_NS:

@@ -81,9 +81,7 @@ def test_fedscale_faults_name_client_and_session(tmp_path):
     assert said(behaviour(a=([1], [], 5))).endswith("1 times in active, but 0 in inactive")
     assert said('{"a": {"active": [], "inactive": []}}').endswith("missing key 'finish_time'")
     assert said(behaviour(a=([-1], [3], 10))).startswith("1: client a: active[0]: '-1' is not")
-    assert said(behaviour(a=([1], [10**400], 10))).startswith(
-        "1: client a: inactive[0]: a number of that size is not"
-    )
+    assert said(behaviour(a=([1], [10**400], 10))).startswith("1: client a: inactive[0]: a number of that size is not")
     assert "client a, session 1: the session starts before the one" in said(behaviour(a=([1, 2], [3, 4], 10)))
     assert said(behaviour(a=([5], [3], 10))) == "1: client a, session 0: the session ends before it starts"
     assert said(behaviour(a=([5], [11], 10))) == "1: client a, session 0: the session ends after finish_time"
