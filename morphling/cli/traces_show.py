@@ -61,7 +61,7 @@ def show(
         return
     options = {"--until": until, "--devices": devices, "--seed": seed, "--start": start, "--repair": repair or None}
     if given := [option for option, value in options.items() if value is not None]:
-        raise InputError(f"{name} is no availability, which alone {', '.join(given)} would mean something to")
+        raise InputError(f"{', '.join(given)}: only for availability; {name} is a link trace")
     _show_link(name, figure, as_json=as_json)
 
 

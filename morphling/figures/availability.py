@@ -13,6 +13,7 @@ from morphling.figures.axes import (
     GREY,
     VERMILION,
     blank,
+    counted,
     device_axis,
     empty,
     grid,
@@ -25,6 +26,7 @@ from morphling.figures.axes import (
 )
 from morphling.fleet.presence import Presence
 from morphling.types import FloatArray
+from morphling.units import format_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +51,12 @@ def availability_figure(seen: Presence, title: str) -> Figure:
     _over_time(figure.add_subplot(places[0, :]), seen)
     _lengths(figure.add_subplot(places[1, 0]), seen)
     _devices(figure.add_subplot(places[1, 1]), seen)
-    figure.suptitle(title, fontsize=11)
+    mean, size = float(seen.share.mean()), len(seen.share)
+    figure.suptitle(
+        f"{title}\n{size:,} {'device' if size == 1 else 'devices'}, first {format_time(seen.until_s)}  ·  online on "
+        f"average {mean * size:,.3g} ({mean:.1%}), from {seen.online.min():,} to {seen.online.max():,}",
+        fontsize=11,
+    )
     return figure
 
 
@@ -60,6 +67,7 @@ def _over_time(axes: Axes, seen: Presence) -> None:
     axes.step(seen.time_s / scale, seen.online, where="post", color=DEVICES, linewidth=1.2)
     axes.set_xlim(0, seen.until_s / scale)
     axes.set_ylim(0, max(1.0, float(seen.online.max()) * 1.08))
+    counted(axes.yaxis)
     axes.set_ylabel("devices", fontsize=9)
     axes.set_xlabel(f"virtual time ({unit})", fontsize=9)
 
@@ -72,7 +80,9 @@ def _lengths(axes: Axes, seen: Presence) -> None:
         if len(lengths):
             drawn = True
             at = ranks(len(lengths), _MAX_POINTS)
-            axes.plot(lengths[at], (at + 1) / len(lengths) * 100, color=colour, label=f"{len(lengths):,} {name}")
+            share = [0.0, *((at + 1) / len(lengths) * 100)]
+            label = f"{len(lengths):,} {name}"
+            axes.step([lengths[0], *lengths[at]], share, where="post", color=colour, label=label, linewidth=1.4)
     if not drawn:
         empty(axes, "none")
         return

@@ -22,6 +22,7 @@ __all__ = [
     "PINK",
     "VERMILION",
     "blank",
+    "counted",
     "device_axis",
     "empty",
     "grid",
@@ -129,13 +130,18 @@ def time_ticks(axes: Axes, label: str) -> None:
         axes.set_xlabel(f"{label} (s)", fontsize=9)
 
 
-def device_axis(axes: Axes, count: int, label: str) -> None:
-    """A horizontal axis that counts devices from 1."""
+def counted(axis: Any) -> None:
+    """A few whole numbers as ticks, in groups of three."""
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415
 
+    axis.set_major_locator(MaxNLocator(5, integer=True))
+    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+def device_axis(axes: Axes, count: int, label: str) -> None:
+    """A horizontal axis that counts devices from 1."""
     axes.set_xlim(0.5, count + 0.5)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    counted(axes.xaxis)
     axes.set_xlabel(label, fontsize=9)
 
 
