@@ -102,7 +102,8 @@ def _lost_at(engine: Engine, left: int | None) -> str:
     last = next((r for r, n in zip(reversed(engine.records), reversed(rows), strict=True) if n), None)
     if last is None:
         return ""
-    return f"; lost with it: {sum(rows)} rows, the last of dispatch {last.serial} ({last.label or 'no label'})"
+    count = f"{sum(rows)} row{'s' if sum(rows) > 1 else ''}"
+    return f"; lost with it: {count}, the last of dispatch {last.serial} ({last.label or 'no label'})"
 
 
 def _next_join(engine: Engine) -> int:

@@ -184,7 +184,7 @@ def test_who_was_never_there_and_who_comes_too_late():
     said = refusal(Again(rows([0], 10 * S)), late, horizon_s=50.0)
     assert said.startswith(
         "virtual time would pass the limit of 50 s (run.max_time); the last device online left at 5 s and none returns "
-        "by 50 s (run.max_time), the next only at 100 s; lost with it: 1 rows"
+        "by 50 s (run.max_time), the next only at 100 s; lost with it: 1 row,"
     )
 
 
