@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 from morphling.cli.run import Scenario, Set
 
-__all__ = ["availability_app"]
+__all__ = ["availability_app", "show_availability", "whole_ns"]
 
 availability_app = typer.Typer(
     name="availability", help="Devices that come and go.", no_args_is_help=True, rich_markup_mode=None
@@ -37,24 +38,42 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show the share of devices online over time, lengths of sessions and gaps, and the share of each device."""
-    from morphling import units
-    from morphling.fleet.presence import presence
     from morphling.scenario import load_scenario
 
     loaded = load_scenario(scenario, set_ or ())
-    until_ns = None if until is None else round(units.parse_exact(until, "time") * 10**9)
     here = loaded.availability
+    title = f"{loaded.scenario.name}: availability {here.model}"
+    show_availability(here, title, loaded.remarks, whole_ns(until), figure, as_json=as_json)
+
+
+def whole_ns(time: str | None) -> int | None:
+    """A time with its unit as whole nanoseconds; `UnitError` if it is none."""
+    from morphling import units
+
+    return None if time is None else round(units.parse_exact(time, "time") * 10**9)
+
+
+def show_availability(
+    here: Any, title: str, notes: Sequence[str], until_ns: int | None, figure: Path | None, *, as_json: bool
+) -> None:
+    """Print what an `morphling.fleet.Availability` amounts to, and draw it if ``figure`` names a file."""
+    from morphling.fleet.presence import presence
+
+    if figure is not None:
+        from morphling.figures.axes import writable
+
+        writable(figure)  # before the work, which may take long
     seen = presence(here, until_ns)
     if figure is not None:
         from morphling.figures.availability import draw_availability
 
-        draw_availability(seen, f"{loaded.scenario.name}: availability {here.model}", figure)
+        draw_availability(seen, title, figure)
     facts = _facts(seen, here.model)
     if as_json:
-        print(json.dumps({**facts, "notes": list(loaded.remarks)}, indent=2))
+        print(json.dumps({**facts, "notes": list(notes)}, indent=2))
         return
     _print(facts)
-    for line in loaded.remarks:
+    for line in notes:
         print(line)
     if figure is not None:
         print(f"figure: {figure}")

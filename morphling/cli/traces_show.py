@@ -1,4 +1,4 @@
-"""`morphling traces show`: what a link trace amounts to, in numbers and as a drawing."""
+"""`morphling traces show`: what a trace of a link or of devices' presence amounts to, in numbers and as a drawing."""
 
 from __future__ import annotations
 
@@ -25,13 +25,47 @@ def trace_facts(name: str) -> dict[str, Any]:
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="Name or path.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Name or path: a link trace; or an availability, that is phones-flash, desktops-boinc, a FedScale "
+            "behaviour file or a CSV of sessions."
+        ),
+    ],
     figure: Annotated[
         Path | None, typer.Option("--figure", help="Also draw it into this file, for example t.png.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Availability: up to here, such as '2 h'.")] = None,
+    devices: Annotated[
+        int | None, typer.Option(min=1, max=10_000_000, help="Availability: of so many devices.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Availability: seed of what is drawn, 0 or more.")] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Availability: time in the file that is virtual time 0.")
+    ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Availability: leave out empty sessions and join touching ones, counted.")
+    ] = False,
 ) -> None:
-    """Show percentiles of a link trace: down, up, and their ratio."""
+    """Show percentiles of a trace: of a link its rates and their ratio; of an availability its sessions and gaps."""
+    from morphling.cli.availability import show_availability, whole_ns
+    from morphling.errors import InputError
+    from morphling.scenario import availability_source
+
+    source = availability_source(name)
+    if source is not None:
+        until_ns = whole_ns(until)
+        here, notes = source.load(devices, until_ns, seed or 0, start_ns=whole_ns(start) or 0, repair=repair)
+        show_availability(here, f"availability {source.name}", notes, until_ns, figure, as_json=as_json)
+        return
+    options = {"--until": until, "--devices": devices, "--seed": seed, "--start": start, "--repair": repair or None}
+    if given := [option for option, value in options.items() if value is not None]:
+        raise InputError(f"{', '.join(given)}: only for availability; {name} is a link trace")
+    _show_link(name, figure, as_json=as_json)
+
+
+def _show_link(name: str, figure: Path | None, *, as_json: bool) -> None:
     from morphling import units
     from morphling.cli.listing import print_table
 

@@ -15,7 +15,7 @@ import simpy
 from morphling.engine.checks import check_rows
 from morphling.engine.closed_lane import ClosedLane, Trouble
 from morphling.engine.event_lane import EventLane
-from morphling.engine.faults import never_finishes, nothing_left, pending
+from morphling.engine.faults import forsaken, given_up, never_finishes, nothing_left, pending, too_late
 from morphling.engine.kernels.records import FAR
 from morphling.engine.links import link_arrays, nic_can_bind
 from morphling.engine.network import network_arrays
@@ -50,7 +50,8 @@ LARGE_FLEET = 1_000
 """Devices from which on the kernels run compiled from the start; smaller fleets start interpreted (see the lanes)."""
 
 STANDSTILL = 100_000
-"""Decisions at one instant after which the clock is said to stand still."""
+"""Decisions at one instant after which the clock is said to stand still; and timers after which a run is given up in
+which nobody is online, nobody comes any more, and virtual time has no limit."""
 
 
 class Engine:
@@ -96,6 +97,7 @@ class Engine:
         self.serial = 0
         self.rows_settled = 0
         self.standing = 0
+        self.alone = 0
         self.end_reason: str | None = None
         if compiled is None and fleet.size >= LARGE_FLEET:
             compiled = True
@@ -149,10 +151,7 @@ class Engine:
             if upcoming >= FAR:
                 raise nothing_left(self)
             if upcoming > self.horizon_ns:
-                limit = "run.max_time" if self.horizon_ns == self.max_ns else "availability.horizon"
-                raise EngineError(
-                    f"virtual time would pass the limit of {self.horizon_ns / 1e9:g} s ({limit}); {pending(self)}"
-                )
+                raise too_late(self)
             self.standing = self.standing + 1 if upcoming == self.now_ns else 0
             if self.standing > STANDSTILL:
                 raise EngineError(
@@ -297,6 +296,9 @@ class Engine:
     def ring(self, tag: Any) -> None:
         """A timer came due."""
         self.timers -= 1
+        self.alone += 1
+        if self.alone > STANDSTILL and self.horizon_ns >= FAR - 1 and forsaken(self):
+            raise given_up(self, self.alone)
         self.decide(self.strategy.on_timer(tag, self.view))
 
     def cancel(self, serial: int) -> None:
@@ -391,7 +393,7 @@ class Engine:
         """Devices leave and join now."""
         who, until = self.agenda[1][start:stop], self.agenda[2][start:stop]
         left, joined = who[until < 0], who[until >= 0]
-        now = self.now_ns
+        now, self.alone = self.now_ns, 0
         if len(left):
             self.online[left] = False
             self.schedule(self.lane.leave(left, now))

@@ -1,17 +1,19 @@
-"""The words of engine errors: which rows are pending, which can never finish, and why nothing is left to happen."""
+"""The words of engine errors: which rows are pending, which can never finish, why nothing is left, and who is gone."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from morphling.errors import EngineError
-from morphling.types import DType, Kind
+from morphling.types import FAR_NS, SECOND_NS, DType, Kind
 
 if TYPE_CHECKING:
     from morphling.engine.closed_lane import Trouble
     from morphling.engine.engine import Engine
 
-__all__ = ["never_finishes", "nothing_left", "pending"]
+__all__ = ["forsaken", "given_up", "never_finishes", "nothing_left", "pending", "too_late"]
 
 
 def pending(engine: Engine, limit: int = 3) -> str:
@@ -47,6 +49,75 @@ def never_finishes(engine: Engine, t: Trouble) -> EngineError:
 def nothing_left(engine: Engine) -> EngineError:
     """No event is left and the strategy has not said `Done`."""
     return EngineError(
-        f"nothing is left to happen at {engine.now_ns / 1e9:.9g} s and {type(engine.strategy).__name__} has not said "
-        f"Done; {pending(engine)}; {int(engine.online.sum())} of {engine.fleet.size} devices are online"
+        f"nothing is left to happen at {_seconds(engine.now_ns)} and {type(engine.strategy).__name__} has not said "
+        f"Done: {_unfinished(engine)}"
     )
+
+
+def too_late(engine: Engine) -> EngineError:
+    """What comes next lies beyond the limit of the run."""
+    return EngineError(
+        f"virtual time would pass the limit of {_seconds(engine.horizon_ns)} ({_limit(engine)}); {_unfinished(engine)}"
+    )
+
+
+def given_up(engine: Engine, timers: int) -> EngineError:
+    """Only timers come due, and no device is left that could do anything."""
+    return EngineError(
+        f"{type(engine.strategy).__name__} has waited for {timers:,} timers with no device online, up to "
+        f"{_seconds(engine.now_ns)}: {_unfinished(engine)}"
+    )
+
+
+def forsaken(engine: Engine) -> bool:
+    """Whether nobody is online, and nobody comes any more while the run may last."""
+    return not engine.online.any() and _next_join(engine) > engine.horizon_ns
+
+
+def _unfinished(engine: Engine) -> str:
+    ended = f"{len(engine.iteration_ends)} of {engine.iterations} iterations have ended"
+    return f"{_who_is_here(engine)}; {pending(engine)}; {ended}"
+
+
+def _who_is_here(engine: Engine) -> str:
+    online, size = int(engine.online.sum()), engine.fleet.size
+    if online:
+        return f"{online} of {size} devices are online"
+    left = max((time for time, _, here in engine.churn if not here), default=None)
+    since = "no device has come online" if left is None else f"the last device online left at {_seconds(left)}"
+    coming = _next_join(engine)
+    if coming <= engine.horizon_ns:
+        back = f"the next comes at {_seconds(coming)}"
+    elif engine.horizon_ns < FAR_NS - 1:
+        back = f"none returns by {_seconds(engine.horizon_ns)} ({_limit(engine)})"
+        back += f", the next only at {_seconds(coming)}" if coming < FAR_NS else ""
+    else:
+        back = "none ever returns"
+    return f"{since} and {back}{_lost_at(engine, left)}"
+
+
+def _lost_at(engine: Engine, left: int | None) -> str:
+    """The rows that were lost as the last device left: they are what a strategy waits to do again."""
+    rows = [int(np.count_nonzero(r.lost & (r.column("settled_ns") == left))) for r in engine.records]
+    last = next((r for r, n in zip(reversed(engine.records), reversed(rows), strict=True) if n), None)
+    if last is None:
+        return ""
+    count = f"{sum(rows)} row{'s' if sum(rows) > 1 else ''}"
+    return f"; lost with it: {count}, the last of dispatch {last.serial} ({last.label or 'no label'})"
+
+
+def _next_join(engine: Engine) -> int:
+    """When the next device comes; ``FAR_NS`` if none does."""
+    time, _, until = engine.agenda
+    later = time[(until >= 0) & (time > engine.now_ns)]
+    return int(later[0]) if len(later) else FAR_NS
+
+
+def _limit(engine: Engine) -> str:
+    return "run.max_time" if engine.horizon_ns == engine.max_ns else "availability.horizon"
+
+
+def _seconds(ns: int) -> str:
+    """Exact decimal seconds."""
+    whole, part = divmod(ns, SECOND_NS)
+    return f"{whole:,}" + (f".{part:09d}".rstrip("0") if part else "") + " s"

@@ -7,6 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from morphling.figures.axes import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PINK,
+    blank,
+    device_axis,
+    empty,
+    quiet,
+    ranks,
+    save,
+    time_scale,
+)
 from morphling.figures.spans import STAGES, Lane, pick_lanes, read_lanes
 from morphling.results.human import bytes_text, digits, human, seconds_text
 from morphling.results.results import Results
@@ -17,9 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_overview", "overview"]
 
-# Okabe and Ito's palette: told apart in print and by colour-blind readers.
-COLOURS = {"download": "#0072B2", "compute": "#E69F00", "upload": "#009E73", "coordinator": "#CC79A7"}
-GREY = "#595959"
+COLOURS = {"download": BLUE, "compute": ORANGE, "upload": GREEN, "coordinator": PINK}
 MAX_PHASES = 8
 MAX_POINTS = 2000
 
@@ -28,17 +40,12 @@ def draw_overview(folder: Path) -> Path:
     """Draw the overview of a run folder into its ``figures/overview.png`` and return that path."""
     path = folder / "figures" / "overview.png"
     path.parent.mkdir(exist_ok=True)
-    overview(Results.open(folder)).savefig(path, dpi=130)
-    return path
+    return save(overview(Results.open(folder)), path)
 
 
 def overview(results: Results) -> Figure:
     """The overview as a matplotlib figure (not tied to any window); ``InputError`` if the run folder is damaged."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - costs 0.3 s, only for who draws
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    figure = Figure(figsize=(13, 8.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank(13, 8.2)
     grid = figure.add_gridspec(2, 3, height_ratios=(1.15, 1))
     notes: list[str] = []
     devices = results.devices()
@@ -59,28 +66,8 @@ def overview(results: Results) -> Figure:
     return figure
 
 
-def _time_scale(seconds: float) -> tuple[float, str]:
-    """What to divide seconds by, and the unit's name."""
-    for scale, unit in ((86_400.0, "d"), (3600.0, "h"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if seconds >= 2 * scale or (scale == 1.0 and seconds >= 1):
-            return scale, unit
-    return 1e-9, "ns"
-
-
-def _quiet(axes: Axes, title: str) -> None:
-    axes.set_title(title, fontsize=10, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8)
-
-
-def _empty(axes: Axes, text: str) -> None:
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GREY)
-    axes.set_xticks([])
-    axes.set_yticks([])
-
-
 def _gantt(axes: Axes, results: Results, devices: Any, notes: list[str]) -> None:
-    _quiet(axes, "Who did what when")
+    quiet(axes, "Who did what when")
     load = (devices["download_s"] + devices["compute_s"] + devices["upload_s"]).to_numpy()
     picked = pick_lanes(load, devices["rows"].to_numpy())
     named = [(index, f"{devices['name'].iloc[index]}\n({what})") for index, what in picked]
@@ -88,11 +75,11 @@ def _gantt(axes: Axes, results: Results, devices: Any, notes: list[str]) -> None
     if central:
         named.append((len(devices), "coordinator"))
     if not named:
-        _empty(axes, "no device had a row")
+        empty(axes, "no device had a row")
         return
     end_ns = max(1, round(results.metrics["makespan_s"] * 1e9))
     lanes = read_lanes(results.folder, named, end_ns)
-    scale, unit = _time_scale(end_ns / 1e9)
+    scale, unit = time_scale(end_ns / 1e9)
     for place, lane in enumerate(lanes):
         _lane(axes, place, lane, scale, COLOURS["coordinator" if lane.name == "coordinator" else "compute"])
     axes.set_yticks(range(len(lanes)), [lane.name for lane in lanes], fontsize=8)
@@ -133,7 +120,7 @@ def _lane(axes: Axes, place: int, lane: Lane, scale: float, compute: str) -> Non
 def _phases(axes: Axes, metrics: dict[str, Any]) -> None:
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415
 
-    _quiet(axes, "Where the time went")
+    quiet(axes, "Where the time went")
     parts = ("download", "compute", "upload", "coordinator")
     keys = ("download_s", "compute_s", "upload_s", "coordinator_compute_s")
     table = {name: np.array([phase[key] for key in keys]) for name, phase in metrics["phases"].items()}
@@ -145,9 +132,9 @@ def _phases(axes: Axes, metrics: dict[str, Any]) -> None:
         table[f"{len(rest)} others"] = np.sum(rest, axis=0)
     most = max((float(v.sum()) for v in table.values()), default=0.0)
     if most == 0:
-        _empty(axes, "no row took any time")
+        empty(axes, "no row took any time")
         return
-    scale, unit = _time_scale(most)
+    scale, unit = time_scale(most)
     left = np.zeros(len(table))
     values = np.array(list(table.values())) / scale
     for part, column in zip(parts, values.T, strict=True):
@@ -184,12 +171,8 @@ def _byte_tick(value: float, _: int | None) -> str:
     return f"{float(number.replace(',', '')):g} {unit}"
 
 
-def _ranks(count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.unique(np.linspace(0, count - 1, min(count, MAX_POINTS)).round().astype(np.int64))
-
-
 def _bytes(axes: Axes, devices: Any, notes: list[str]) -> None:
-    _quiet(axes, "Bytes of each device")
+    quiet(axes, "Bytes of each device")
     axes.set_ylabel("bytes in the whole run", fontsize=9)
     curves = {
         "down": (np.sort(devices["bytes_down"].to_numpy())[::-1], COLOURS["download"]),
@@ -197,13 +180,13 @@ def _bytes(axes: Axes, devices: Any, notes: list[str]) -> None:
     }
     if not any(values.any() for values, _ in curves.values()):
         axes.set_ylabel("")
-        _empty(axes, "nothing was transferred")
+        empty(axes, "nothing was transferred")
         return
     silent: list[str] = []
     for name, (values, colour) in curves.items():
         moved = values[values > 0]
         if len(moved):
-            at = _ranks(len(moved))
+            at = ranks(len(moved), MAX_POINTS)
             marker = "o" if len(moved) <= 40 else ""
             axes.plot(at + 1, moved[at], color=colour, marker=marker, markersize=3.5, label=name)
         if len(moved) < len(values):
@@ -211,24 +194,15 @@ def _bytes(axes: Axes, devices: Any, notes: list[str]) -> None:
     if silent:
         notes.append(f"bytes: {', '.join(silent)} (not drawn)")
     _on_log_bytes(axes)
-    _device_axis(axes, len(devices), "devices, most bytes first")
+    device_axis(axes, len(devices), "devices, most bytes first")
     axes.legend(fontsize=8, frameon=False)
 
 
-def _device_axis(axes: Axes, count: int, label: str) -> None:
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415
-
-    axes.set_xlim(0.5, count + 0.5)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.set_xlabel(label, fontsize=9)
-
-
 def _memory(axes: Axes, devices: Any, notes: list[str]) -> None:
-    _quiet(axes, "Peak memory against capacity")
+    quiet(axes, "Peak memory against capacity")
     count = len(devices)
     if count == 0:
-        _empty(axes, "the fleet has no devices")
+        empty(axes, "the fleet has no devices")
         return
     capacity, peak = devices["memory_bytes"].to_numpy(), devices["peak_memory_bytes"].to_numpy()
     order = np.lexsort((peak, capacity))
@@ -244,7 +218,7 @@ def _memory(axes: Axes, devices: Any, notes: list[str]) -> None:
     if unused := int(np.count_nonzero(peak == 0)):
         notes.append(f"memory: {unused:,} devices held nothing (not drawn)")
     _on_log_bytes(axes)
-    _device_axis(axes, count, "devices, least memory first")
+    device_axis(axes, count, "devices, least memory first")
     over = int(np.count_nonzero(peak > capacity))
     axes.legend(fontsize=8, frameon=False, title=f"{over:,} over capacity" if over else None, title_fontsize=8)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from morphling.errors import InputError
+from morphling.figures.axes import BLUE, GREEN, GREY, PINK, blank, empty, grid, log_ticks, quiet, ranks, save, writable
 from morphling.fleet import LinkTrace
 from morphling.fleet.summary import share_of_time, summarize, time_percentile
 from morphling.types import FloatArray, IntArray
@@ -19,37 +19,28 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_trace", "trace_figure"]
 
-DOWN, UP, RATIO, GREY = "#0072B2", "#009E73", "#CC79A7", "#595959"
+DOWN, UP, RATIO = BLUE, GREEN, PINK
 MAX_STEPS = 3000
 """More steps than this are drawn as the range of neighbours: a page has fewer columns of ink."""
-_KINDS = {".png", ".pdf", ".svg"}
 
 
 def draw_trace(trace: LinkTrace, path: Path) -> Path:
     """Draw a trace into ``path`` (.png, .pdf or .svg) and return it; ``InputError`` for another ending or no folder."""
-    if path.suffix.lower() not in _KINDS:
-        raise InputError(f"{path}: a figure ends in .png, .pdf or .svg")
-    if not path.parent.is_dir():
-        raise InputError(f"{path.parent}: no such folder")
-    trace_figure(trace).savefig(path, dpi=130)
-    return path
+    writable(path)
+    return save(trace_figure(trace), path)
 
 
 def trace_figure(trace: LinkTrace) -> Figure:
     """The drawing as a matplotlib figure, not tied to any window."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - costs 0.3 s, only for who draws
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
     facts = summarize(trace)
-    figure = Figure(figsize=(11, 6.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    grid = figure.add_gridspec(2, 2, height_ratios=(1.25, 1), hspace=0.06)
+    figure = blank(11, 6.6)
+    places = figure.add_gridspec(2, 2, height_ratios=(1.25, 1), hspace=0.06)
     notes: list[str] = []
     length = np.diff(np.append(trace.start_ns, trace.period_ns))
     still = (trace.down_bps == 0) | (trace.up_bps == 0)
-    _over_time(figure.add_subplot(grid[0, :]), trace, length, notes)
-    _reach(figure.add_subplot(grid[1, 0]), trace, length)
-    _ratio(figure.add_subplot(grid[1, 1]), trace, length, still)
+    _over_time(figure.add_subplot(places[0, :]), trace, length, notes)
+    _reach(figure.add_subplot(places[1, 0]), trace, length)
+    _ratio(figure.add_subplot(places[1, 1]), trace, length, still)
     paused = f"paused {facts.paused_share:.1%}, at most {facts.longest_pause_s:g} s" if still.any() else "never paused"
     figure.suptitle(
         f"{trace.name}\nmedian {format_rate(facts.down_bps[50])} down, {format_rate(facts.up_bps[50])} up  ·  "
@@ -61,38 +52,14 @@ def trace_figure(trace: LinkTrace) -> Figure:
     return figure
 
 
-def _quiet(axes: Axes, title: str) -> None:
-    axes.set_title(title, fontsize=10, loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8)
-    axes.grid(color="#e6e6e6", linewidth=0.6)
-    axes.set_axisbelow(True)
-
-
-def _empty(axes: Axes, text: str) -> None:
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GREY)
-    axes.set_xticks([])
-    axes.set_yticks([])
-
-
-def _log_ticks(axis: Any) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415
-
-    low, high = axis.get_view_interval()
-    decades = np.log10(high / low)
-    subs = (1.0,) if decades > 2.5 else (1.0, 2.0, 5.0) if decades > 1 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
-    axis.set_major_locator(LogLocator(subs=subs, numticks=15))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
 def _over_time(axes: Axes, trace: LinkTrace, length: IntArray, notes: list[str]) -> None:
-    _quiet(axes, "Rates over time, seen from the device")
+    quiet(axes, "Rates over time, seen from the device")
+    grid(axes)
     scale, unit = (3600.0, "h") if trace.period_ns > 7200e9 else (1.0, "s")
     edges = np.append(trace.start_ns, trace.period_ns) / 1e9 / scale
     drawn = [(trace.down_bps / 1e6, DOWN, "down"), (trace.up_bps / 1e6, UP, "up")]
     if not any(rates.any() for rates, _, _ in drawn):
-        _empty(axes, "nothing ever moves")
+        empty(axes, "nothing ever moves")
         return
     axes.set_yscale("log")
     for rates, colour, label in drawn:
@@ -108,7 +75,7 @@ def _over_time(axes: Axes, trace: LinkTrace, length: IntArray, notes: list[str])
         )
     _shade(axes, trace, edges)
     axes.set_xlim(edges[0], edges[-1])
-    _log_ticks(axes.yaxis)
+    log_ticks(axes.yaxis)
     axes.set_ylabel("Mbit/s", fontsize=9)
     axes.set_xlabel(f"time in the trace ({unit})", fontsize=9)
     axes.legend(fontsize=8, frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
@@ -142,7 +109,8 @@ def _shade(axes: Axes, trace: LinkTrace, edges: FloatArray) -> None:
 
 
 def _reach(axes: Axes, trace: LinkTrace, length: IntArray) -> None:
-    _quiet(axes, "How much of the time a rate is not exceeded")
+    quiet(axes, "How much of the time a rate is not exceeded")
+    grid(axes)
     for rates, colour, label in ((trace.down_bps, DOWN, "down"), (trace.up_bps, UP, "up")):
         value, share = share_of_time(rates, length)
         still, value, share = float(np.append(share[value == 0], 0).max()), value[value > 0] / 1e6, share[value > 0]
@@ -157,9 +125,9 @@ def _reach(axes: Axes, trace: LinkTrace, length: IntArray) -> None:
         if still < 0.5:
             axes.plot([time_percentile(rates, length, 50) / 1e6], [50], "o", color=colour, markersize=4)
     if not axes.lines:
-        _empty(axes, "nothing ever moves")
+        empty(axes, "nothing ever moves")
         return
-    _log_ticks(axes.xaxis)
+    log_ticks(axes.xaxis)
     axes.set_ylim(0, 101)
     axes.set_xlabel("Mbit/s (dot: median)", fontsize=9)
     axes.set_ylabel("% of the time", fontsize=9)
@@ -167,14 +135,15 @@ def _reach(axes: Axes, trace: LinkTrace, length: IntArray) -> None:
 
 def _thinned(value: FloatArray, share: FloatArray) -> tuple[FloatArray, FloatArray]:
     """A curve of at most `MAX_STEPS` points, first and last among them: more would fall on the same pixels."""
-    kept = np.unique(np.linspace(0, len(value) - 1, min(len(value), MAX_STEPS)).astype(np.int64))
+    kept = ranks(len(value), MAX_STEPS)
     return value[kept], share[kept]
 
 
 def _ratio(axes: Axes, trace: LinkTrace, length: IntArray, still: np.ndarray) -> None:
-    _quiet(axes, "Downlink over uplink, while both move")
+    quiet(axes, "Downlink over uplink, while both move")
+    grid(axes)
     if still.all():
-        _empty(axes, "never both at once")
+        empty(axes, "never both at once")
         return
     value, share = share_of_time(trace.down_bps[~still] / trace.up_bps[~still], length[~still])
     value, share = _thinned(value, share)
@@ -183,7 +152,7 @@ def _ratio(axes: Axes, trace: LinkTrace, length: IntArray, still: np.ndarray) ->
     axes.axvline(1.0, color=GREY, linewidth=0.8, linestyle="--")
     low, high = min(float(value[0]), 1.0), max(float(value[-1]), 1.0)
     axes.set_xlim(low / 1.15, high * 1.15)
-    _log_ticks(axes.xaxis)
+    log_ticks(axes.xaxis)
     axes.set_ylim(0, 101)
     axes.set_xlabel("down / up (dashed: equal)", fontsize=9)
     axes.set_ylabel("% of the time", fontsize=9)

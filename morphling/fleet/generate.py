@@ -30,7 +30,10 @@ __all__ = [
     "POPULATIONS",
     "RECIPE_VERSION",
     "Population",
+    "correlated",
     "generate",
+    "pause_words",
+    "pauses",
     "recipe_header",
     "to_csv",
     "uniforms",
@@ -149,9 +152,11 @@ def generate(population: str, seed: int, duration_s: float = 600.0, step_s: floa
     """
     what = _population(population)
     step_ns, steps = whole_steps(duration_s, step_s)
-    rates = stream(seed, f"network_traces.{population}.rates")
-    down, up = _correlated(rates, steps, math.exp(-step_s / what.tau_s), what.rho)
-    paused = _pauses(stream(seed, f"network_traces.{population}.pauses"), steps, step_s, what)
+    rates, breaks = ([stream(seed, f"network_traces.{population}.{name}")] for name in ("rates", "pauses"))
+    down, up = (series[0] for series in correlated(rates, steps, step_s, what.tau_s, what.rho))
+    paused = np.zeros(steps, np.bool_)
+    if what.between_s is not None and what.outage_s is not None:
+        paused = pauses(breaks, steps, step_s, what.between_s, what.outage_s)[0]
     sigma = math.sqrt(math.log1p(what.cv**2))
     return LinkTrace(
         name=population,
@@ -165,7 +170,6 @@ def generate(population: str, seed: int, duration_s: float = 600.0, step_s: floa
 def recipe_header(population: str, seed: int) -> tuple[str, ...]:
     """Lines that say where a generated trace comes from, for `to_csv`; `TraceError` if the population is unknown."""
     what = _population(population)
-    pauses = "none" if what.between_s is None else f"mean {what.outage_s:g} s, every {what.between_s:g} s on average"
     return (
         f"{population}: {what.title}. Synthetic: drawn from published statistics, not measured.",
         f"population: {population}",
@@ -174,7 +178,10 @@ def recipe_header(population: str, seed: int) -> tuple[str, ...]:
         "unit: bit/s (decimal), seconds",
         "direction: seen from the device; down_bps is what it receives, up_bps what it sends",
         f"medians: down {what.down_bps} bit/s, up {what.up_bps} bit/s",
-        f"cv: {what.cv:g}, tau: {what.tau_s:g} s, rho: {what.rho:g}, pauses: {pauses}",
+        (
+            f"cv: {what.cv:g}, tau: {what.tau_s:g} s, rho: {what.rho:g}, "
+            f"pauses: {pause_words(what.between_s, what.outage_s)}"
+        ),
         *(f"source: {line}" for line in what.sources),
     )
 
@@ -224,30 +231,44 @@ def uniforms(rng: np.random.Generator, count: int) -> FloatArray:
     return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
-def _correlated(rng: np.random.Generator, steps: int, phi: float, rho: float) -> tuple[FloatArray, FloatArray]:
-    """Two AR(1) series of unit variance, float64[steps] each; in plain Python, as compilers may fuse array maths."""
-    normals = [_STANDARD.inv_cdf(u) for u in uniforms(rng, 2 * steps).tolist()]
-    rest, fresh = math.sqrt(1.0 - rho * rho), math.sqrt(1.0 - phi * phi)
-    down, up = np.empty(steps), np.empty(steps)
-    x = y = 0.0
-    for i in range(steps):
-        first, second = normals[2 * i], rho * normals[2 * i] + rest * normals[2 * i + 1]
-        x, y = (phi * x + fresh * first, phi * y + fresh * second) if i else (first, second)
-        down[i], up[i] = x, y
-    return down, up
+def correlated(
+    rngs: Sequence[np.random.Generator], steps: int, step_s: float, tau_s: float, rho: float
+) -> tuple[FloatArray, FloatArray]:
+    """Two stationary AR(1) series of unit variance for each stream, float64[streams, steps] (down, up).
+
+    tau_s : seconds after which the autocorrelation has fallen to 1/e
+    rho : correlation of the two
+    """
+    z = np.empty((len(rngs), 2 * steps))
+    for row, rng in zip(z, rngs, strict=True):
+        row[:] = list(map(_STANDARD.inv_cdf, uniforms(rng, 2 * steps).tolist()))
+    phi = math.exp(-step_s / tau_s)
+    fresh, rest = math.sqrt(1.0 - phi * phi), math.sqrt(1.0 - rho * rho)
+    # One multiplication or addition a statement of numpy: no compiler fuses them, so every machine rounds alike.
+    x, y = np.ascontiguousarray(z[:, 0::2].T), np.ascontiguousarray(z[:, 1::2].T)
+    y = x * rho + y * rest
+    for series in (x, y):
+        series[1:] *= fresh
+        for i in range(1, steps):
+            series[i] += series[i - 1] * phi
+    return x.T, y.T
 
 
-def _pauses(rng: np.random.Generator, steps: int, step_s: float, what: Population) -> BoolArray:
-    paused = np.zeros(steps, np.bool_)
-    if what.between_s is None or what.outage_s is None:
-        return paused
-    enter, leave = -math.expm1(-step_s / what.between_s), -math.expm1(-step_s / what.outage_s)
-    now = False
-    for i, u in enumerate(uniforms(rng, steps).tolist()):
-        if i:
-            now = u >= leave if now else u < enter
-        paused[i] = now
+def pauses(
+    rngs: Sequence[np.random.Generator], steps: int, step_s: float, between_s: float, outage_s: float
+) -> BoolArray:
+    """Where each stream's link pauses, bool[streams, steps]; ``between_s`` and ``outage_s`` as in `Population`."""
+    enter, leave = -math.expm1(-step_s / between_s), -math.expm1(-step_s / outage_s)
+    u = np.stack([uniforms(rng, steps) for rng in rngs])
+    paused = np.zeros(u.shape, np.bool_)
+    for i in range(1, steps):
+        paused[:, i] = np.where(paused[:, i - 1], u[:, i] >= leave, u[:, i] < enter)
     return paused
+
+
+def pause_words(between_s: float | None, outage_s: float | None) -> str:
+    """How a header tells of pauses."""
+    return "none" if between_s is None else f"mean {outage_s:g} s, every {between_s:g} s on average"
 
 
 def _rates(median_bps: int, sigma: float, x: FloatArray, paused: BoolArray) -> IntArray:

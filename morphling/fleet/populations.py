@@ -18,7 +18,7 @@ from statistics import NormalDist
 import numpy as np
 
 from morphling.errors import TraceError
-from morphling.fleet.generate import uniforms, whole_steps
+from morphling.fleet.generate import correlated, pause_words, pauses, uniforms, whole_steps
 from morphling.fleet.links import LinkTrace
 from morphling.fleet.streams import stream
 from morphling.types import BoolArray, FloatArray, IntArray
@@ -317,8 +317,11 @@ def device_traces(
     at_once = max(1, min(_AT_ONCE, _NUMBERS_AT_ONCE // steps))
     for first in range(0, count, at_once):
         names = [f"{_scope(population, scope)}/{i}" for i in range(first, min(first + at_once, count))]
-        x, y = _varied(what, seed, names, steps, step_s)
-        paused = _paused(what, seed, names, steps, step_s)
+        rates, breaks = ([stream(seed, f"{name}/{part}") for name in names] for part in ("rates", "pauses"))
+        x, y = correlated(rates, steps, step_s, what.tau_s, what.rho_in_time)
+        paused = None
+        if what.between_s is not None and what.outage_s is not None:
+            paused = pauses(breaks, steps, step_s, what.between_s, what.outage_s)
         span = slice(first, first + len(names))
         down, up = (_rates(what, m[span], v, paused) for m, v in zip(means, (x, y), strict=True))
         for i in range(len(names)):
@@ -331,7 +334,6 @@ def population_header(population: str, seed: int, device: int, down_bps: int, up
     ``TraceError`` if the population is unknown.
     """
     what = _named(population)
-    pauses = "none" if what.between_s is None else f"mean {what.outage_s:g} s, every {what.between_s:g} s on average"
     return (
         f"{population}: {what.title}. Synthetic: drawn from published statistics, not measured.",
         f"population: {population}",
@@ -343,7 +345,10 @@ def population_header(population: str, seed: int, device: int, down_bps: int, up
         f"medians over devices: down {what.down_bps:.0f} bit/s, up {what.up_bps:.0f} bit/s",
         f"spread over devices: sigma of ln down {what.down_sigma:g}, of ln up {what.up_sigma:g}, rho {what.rho:g}",
         f"means of this device while up: down {down_bps} bit/s, up {up_bps} bit/s",
-        f"cv: {what.cv:g}, tau: {what.tau_s:g} s, rho in time: {what.rho_in_time:g}, pauses: {pauses}",
+        (
+            f"cv: {what.cv:g}, tau: {what.tau_s:g} s, rho in time: {what.rho_in_time:g}, "
+            f"pauses: {pause_words(what.between_s, what.outage_s)}"
+        ),
         *(f"source: {line}" for line in what.sources),
     )
 
@@ -367,37 +372,6 @@ def _in_range(what: LinkPopulation, down: int, up: int) -> bool:
     if not (low_down <= down <= high_down and low_up <= up <= high_up):
         return False
     return what.ratio_range is None or what.ratio_range[0] * up <= down <= what.ratio_range[1] * up
-
-
-def _varied(
-    what: LinkPopulation, seed: int, names: list[str], steps: int, step_s: float
-) -> tuple[FloatArray, FloatArray]:
-    """AR(1) series of unit variance of each device, float64[devices, steps] (down, up)."""
-    z = np.empty((len(names), 2 * steps))
-    for row, name in zip(z, names, strict=True):
-        row[:] = list(map(_STANDARD.inv_cdf, uniforms(stream(seed, f"{name}/rates"), 2 * steps).tolist()))
-    phi, rho = math.exp(-step_s / what.tau_s), what.rho_in_time
-    fresh, rest = math.sqrt(1.0 - phi * phi), math.sqrt(1.0 - rho * rho)
-    # One multiplication or addition a statement of numpy: no compiler fuses them, so every machine rounds alike.
-    x, y = np.ascontiguousarray(z[:, 0::2].T), np.ascontiguousarray(z[:, 1::2].T)
-    y = x * rho + y * rest
-    for series in (x, y):
-        series[1:] *= fresh
-        for i in range(1, steps):
-            series[i] += series[i - 1] * phi
-    return x.T, y.T
-
-
-def _paused(what: LinkPopulation, seed: int, names: list[str], steps: int, step_s: float) -> BoolArray | None:
-    """Where each device pauses, bool[devices, steps]; ``None`` if the population never does."""
-    if what.between_s is None or what.outage_s is None:
-        return None
-    enter, leave = -math.expm1(-step_s / what.between_s), -math.expm1(-step_s / what.outage_s)
-    u = np.stack([uniforms(stream(seed, f"{name}/pauses"), steps) for name in names])
-    paused = np.zeros(u.shape, np.bool_)
-    for i in range(1, steps):
-        paused[:, i] = np.where(paused[:, i - 1], u[:, i] >= leave, u[:, i] < enter)
-    return paused
 
 
 def _rates(what: LinkPopulation, means: IntArray, x: FloatArray, paused: BoolArray | None) -> IntArray:

@@ -28,6 +28,9 @@ METRIC_UNITS: dict[str, str] = {
     "loss_instants": "",
     "unrecovered_losses": "",
     "recovery_time_s": "s",
+    "paused_s": "s",
+    "pauses": "",
+    "first_pause_s": "s",
     "wall_time_s": "s",
     "events_sha256": "",
 }

@@ -10,6 +10,7 @@ import numpy as np
 from morphling.fleet import Fleet
 from morphling.interfaces.recording import Recording
 from morphling.results.accounting import Account, account
+from morphling.results.pauses import pauses
 from morphling.results.sweep import sweep
 from morphling.types import SECOND_NS, FloatArray, Int32Array, IntArray
 
@@ -101,6 +102,7 @@ def measure(recording: Recording, facts: DeviceFacts, wall_time_s: float | None 
         "rows": int(sums.device["rows"].sum()),
         "lost_rows": int(sums.device["lost_rows"].sum()),
         **recovery(recording, sums, why),
+        **pauses(recording, facts.online_ns, why),
         "phases": phases(recording, sums),
         "wall_time_s": wall_time_s,
         "events_sha256": recording.events_sha256,

@@ -107,13 +107,16 @@ class Results:
         """The summary as a `rich` table with units that people read.
 
         Left out is what repeats another line or says that nothing happened: the extremes of a single iteration, losses
-        and recovery where no row was lost, the coordinator's memory where its rows do not tell.
+        and recovery where no row was lost, pauses where there was none, the coordinator's memory where its rows do not
+        tell.
         """
         from rich.table import Table  # noqa: PLC0415 - scripts that print nothing need no rich
 
         quiet = {"iteration_time_min_s", "iteration_time_max_s"} if self.metrics.get("iterations") == 1 else set()
         if self.metrics.get("lost_rows") == 0:
             quiet |= {"loss_instants", "unrecovered_losses", "recovery_time_s"}
+        if not self.metrics.get("pauses"):
+            quiet |= {"paused_s", "pauses", "first_pause_s"}
         if not self.metrics.get("coordinator_peak_memory_bytes"):
             quiet.add("coordinator_peak_memory_bytes")
         table = Table(title=self.folder.name, title_justify="left", caption_justify="left")
@@ -145,6 +148,10 @@ class Results:
         if left:
             lines.append(f"left out: {left}")
         lines += [f"assumed: {text}" for text in said.get("assumptions", [])]
+        if count := self.metrics.get("pauses"):
+            paused, first = (seconds_text(self.metrics[name]) for name in ("paused_s", "first_pause_s"))
+            spans = "1 interval (at" if count == 1 else f"{count:,} intervals (first at"
+            lines.append(f"paused: nobody was online for {paused} in {spans} {first})")
         return lines + [f"note: {text}" for text in self.manifest.get("notes", [])]
 
     def _repr_html_(self) -> str:

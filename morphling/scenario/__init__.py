@@ -6,6 +6,7 @@ that names file, line, column and field of every fault.
 
 from __future__ import annotations
 
+from morphling.scenario.availability_alone import AvailabilitySource, availability_source
 from morphling.scenario.config import completed, configured
 from morphling.scenario.data import data_folder, shipped_names
 from morphling.scenario.jsonschema import json_schema
@@ -34,6 +35,7 @@ from morphling.scenario.schema import (
 from morphling.scenario.traces import list_traces, load_trace
 
 __all__ = [
+    "AvailabilitySource",
     "CellChoice",
     "ConstantLink",
     "ConstantRates",
@@ -51,6 +53,7 @@ __all__ = [
     "StrategyChoice",
     "TraceLink",
     "Workload",
+    "availability_source",
     "completed",
     "configured",
     "data_folder",

@@ -5,13 +5,12 @@ Nothing is repaired unless the scenario says so, and what is repaired is counted
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -30,9 +29,9 @@ from morphling.scenario.availability_schema import (
     SpotCounts,
     Weibull,
 )
+from morphling.scenario.files import read_text
 from morphling.scenario.schema import SessionFile
-from morphling.scenario.sessions import availability_of, parse_sessions
-from morphling.scenario.traces import exact_ns
+from morphling.scenario.sessions import Row, availability_of, parse_sessions, stays_of
 from morphling.types import FAR_NS, SECOND_NS, IntArray, ns_from_s
 
 __all__ = [
@@ -40,16 +39,16 @@ __all__ = [
     "Record",
     "assigned",
     "availability_from",
+    "behaviour_records",
+    "client_records",
     "file_availability",
-    "parse_behaviour",
-    "parse_clients",
     "parse_counts",
+    "shifted",
 ]
 
 Record: TypeAlias = tuple[IntArray, IntArray, int]
 """Starts (ns), ends (ns) and period (ns; ``FAR_NS`` = never again) of one client."""
 
-_CLIENT_HEADER = "client,start_s,end_s"
 _COUNT_UNITS = {"s": 1, "min": 60, "h": 3600}
 
 
@@ -100,11 +99,11 @@ class Cleaned:
 
 
 def availability_from(
-    model: AvailabilityModel, size: int, seed: int, max_time_s: float | None, text: Callable[[Path], str]
+    model: AvailabilityModel, size: int, seed: int, max_time_s: float | None, seen: Callable[[Path], Path]
 ) -> tuple[Availability, list[str]]:
     """Arrays for ``size`` devices, and notes for whoever reads the results.
 
-    ``text`` reads a file.  Raises `InputError`; about lines of a file, as file:line: reason.
+    ``seen`` is told of each file before it is read.  Raises `InputError`; about lines of a file, as file:line: reason.
     """
     until = None if max_time_s is None else ns_from_s(max_time_s)
     horizon = FAR_NS if model.horizon is None else ns_from_s(model.horizon)
@@ -112,15 +111,14 @@ def availability_from(
     match model:
         case Behaviour():
             cleaned = Cleaned(model.path, model.repair)
-            records = [
-                _from(record, ns_from_s(model.start)) for record in parse_behaviour(text(Path(model.path)), cleaned)
-            ]
+            found = behaviour_records(seen(Path(model.path)), cleaned)
+            records = [shifted(record, ns_from_s(model.start)) for record in found]
             spans = periodic(
                 [records[i] for i in assigned(len(records), size, model.assign, seed, model.path)], horizon
             )
             notes += cleaned.notes()
         case SpotCounts():
-            times, counts = parse_counts(text(Path(model.path)), model.path, model.time_unit)
+            times, counts = parse_counts(read_text(seen(Path(model.path))), model.path, model.time_unit)
             horizon = min(horizon, int(times[-1])) if model.horizon is None else horizon
             if horizon <= 0:
                 raise TraceError(f"{model.path}: the recording has no length; give a horizon")
@@ -150,71 +148,41 @@ def assigned(clients: int, size: int, how: str, seed: int, origin: str) -> list[
     return list(range(size))
 
 
-def parse_behaviour(text: str, cleaned: Cleaned) -> list[Record]:
-    """Clients of a FedScale behaviour file, in the order of the file; raises `TraceError`.
+def behaviour_records(path: Path, cleaned: Cleaned) -> list[Record]:
+    """Clients of a FedScale behaviour file (JSON or pickle), in the order of the file; raises `TraceError`.
 
     FedScale counts a client as active where ``active[i] <= t mod finish_time <= inactive[i]``.  Here time is whole
     nanoseconds and a session ends where it says: it is ``[active[i], inactive[i])``.
     """
-    origin = cleaned.origin
+    from morphling.scenario.importers.fedscale import read_behaviour  # noqa: PLC0415 - most scenarios name no such file
+
     out: list[Record] = []
-    for client, body in _json_object(text, origin).items():
-        where = f"{origin}: client {client}"
-        if not isinstance(body, dict):
-            raise TraceError(f"{where}: a mapping with active, inactive and finish_time is needed")
-        active, inactive = _times(body, "active", where), _times(body, "inactive", where)
-        if len(active) != len(inactive):
-            raise TraceError(f"{where}: {len(active)} times in active, but {len(inactive)} in inactive")
-        if "finish_time" not in body:
-            raise TraceError(f"{where}: missing key 'finish_time'")
-        period = _seconds(body["finish_time"], f"{where}: finish_time")
-        if period == 0:
-            raise TraceError(f"{where}: finish_time is 0: a period must be longer")
-        places = [f"{where}, session {i}" for i in range(len(active))]
-        spans = cleaned.sessions("", zip(active, inactive, places, strict=True))
-        if spans and spans[-1][1] > period:
-            raise TraceError(f"{where}: the last session ends after finish_time")
-        out.append((*_columns(spans), period))
+    for client in read_behaviour(path):
+        if client.period_ns == 0:
+            raise TraceError(f"{client.where}: finish_time is 0: a period must be longer")
+        out.append((*_columns(cleaned.sessions("", client.sessions)), client.period_ns))
     return out
 
 
-def parse_clients(text: str, cleaned: Cleaned) -> list[Record]:
+def client_records(rows: Iterable[Row], cleaned: Cleaned) -> list[Record]:
     """Clients of a CSV with header ``client,start_s,end_s``, in order of their first lines; raises `TraceError`."""
-    origin = cleaned.origin
     found: dict[str, list[tuple[int, int, str]]] = {}
-    header = False
-    for number, line in enumerate(text.splitlines(), start=1):
-        where = f"{origin}:{number}"
-        if not header:
-            if line.startswith("#"):
-                continue
-            if line.strip() != _CLIENT_HEADER:
-                raise TraceError(f"{where}: the header must be '{_CLIENT_HEADER}', found '{line.strip()}'")
-            header = True
-            continue
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != 3 or not cells[0]:
-            raise TraceError(f"{where}: 3 values are needed ({_CLIENT_HEADER}), found {len(cells)}")
-        try:
-            start, end = exact_ns(cells[1]), exact_ns(cells[2]) if cells[2] else FAR_NS
-        except ValueError as error:
-            raise TraceError(f"{where}: {error}") from None
-        found.setdefault(cells[0], []).append((start, end, where))
-    if not header:
-        raise TraceError(f"{origin}: no header; the first line after comments must be '{_CLIENT_HEADER}'")
+    for who, start, end, where in rows:
+        found.setdefault(who, []).append((start, end, where))
     return [(*_columns(cleaned.sessions(f"client {who}: ", spans)), FAR_NS) for who, spans in found.items()]
 
 
 def file_availability(file: SessionFile, text: str, size: int, seed: int) -> tuple[Availability, list[str]]:
     """Arrays for ``size`` devices of a CSV by device or by client, and notes; raises `TraceError`."""
-    if not text.lstrip("\n").startswith(_CLIENT_HEADER) and f"\n{_CLIENT_HEADER}" not in text.replace("\r\n", "\n"):
+    by, rows = parse_sessions(text, file.path)
+    if by == "device":
         if file.assign is not None or file.repair or file.start:
-            raise TraceError(f"{file.path}: assign, repair and start are for files with header '{_CLIENT_HEADER}'")
-        return availability_of(parse_sessions(text, file.path), size), []
+            raise TraceError(f"{file.path}: assign, repair and start are for files with header 'client,start_s,end_s'")
+        return availability_of(stays_of(rows), size), []
     cleaned = Cleaned(file.path, file.repair)
-    records = parse_clients(text, cleaned)
+    records = client_records(rows, cleaned)
     clients = assigned(len(records), size, file.assign or "in_order", seed, file.path)
-    own = [_from(records[i], ns_from_s(file.start)) for i in clients]
+    own = [shifted(records[i], ns_from_s(file.start)) for i in clients]
     device = np.repeat(np.arange(size, dtype=np.int64), [len(r[0]) for r in own])
     starts, ends = (np.concatenate([r[k] for r in own]) for k in (0, 1))
     return laid_out(Spans(device, starts, ends), size, "sessions"), cleaned.notes()
@@ -248,7 +216,7 @@ def parse_counts(text: str, origin: str, time_unit: str) -> tuple[IntArray, IntA
     return np.array(times, np.int64), np.array(counts, np.int64)
 
 
-def _from(record: Record, start_ns: int) -> Record:
+def shifted(record: Record, start_ns: int) -> Record:
     """The record as seen from ``start_ns`` of it on: shifted, and turned where it repeats."""
     start, end, period = record
     if period == FAR_NS:
@@ -280,43 +248,6 @@ def _exact(cell: str) -> Fraction | None:
         return Fraction(value) if value.is_finite() and abs(value.adjusted()) < 30 else None
     except ArithmeticError:
         return None
-
-
-def _json_object(text: str, origin: str) -> dict[str, Any]:
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = dict(items)
-        if len(keys) < len(items):
-            names = [name for name, _ in items]
-            raise TraceError(f"{origin}: duplicate key '{next(n for n in names if names.count(n) > 1)}'")
-        return keys
-
-    def constant(word: str) -> float:
-        raise TraceError(f"{origin}: {word} is not JSON")
-
-    try:
-        value = json.loads(text, object_pairs_hook=pairs, parse_constant=constant, parse_float=Decimal)
-    except json.JSONDecodeError as error:
-        raise TraceError(f"{origin}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
-    except (RecursionError, ValueError):
-        raise TraceError(f"{origin}: not JSON: nested too deeply, or a number is too long") from None
-    if not isinstance(value, dict):
-        raise TraceError(f"{origin}: a JSON object is needed, one key a client")
-    return value
-
-
-def _times(body: dict[str, Any], key: str, where: str) -> list[int]:
-    if not isinstance(body.get(key), list):
-        raise TraceError(f"{where}: '{key}' must be a list of seconds")
-    return [_seconds(value, f"{where}: {key}[{i}]") for i, value in enumerate(body[key])]
-
-
-def _seconds(value: object, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        raise TraceError(f"{where}: a number of seconds is needed, found {value!r}")
-    try:
-        return exact_ns(str(value))
-    except ValueError as error:
-        raise TraceError(f"{where}: {error}") from None
 
 
 def _renewal(model: Renewing) -> Renewal:

@@ -60,10 +60,12 @@ class _UpTo(Record):
 class Behaviour(_UpTo):
     """Recorded behaviour of clients in FedScale's schema, each repeated with its own period."""
 
-    model: Annotated[Literal["fedscale"], BeforeValidator(availability_model)] = Field(description="FedScale JSON.")
+    model: Annotated[Literal["fedscale"], BeforeValidator(availability_model)] = Field(
+        description="FedScale JSON or pickle."
+    )
     path: _Path = Field(
-        description="JSON {client: {active: [s, …], inactive: [s, …], finish_time: s}}, relative to the scenario. A "
-        "client is there in [active, inactive) and starts again after finish_time."
+        description="{client: {active: [s, …], inactive: [s, …], finish_time: s}} as JSON or as a pickle of plain "
+        "values, relative to the scenario. A client is there in [active, inactive) and starts again after finish_time."
     )
     assign: Literal["in_order", "draw"] = Field(
         "in_order", description="Clients to devices in the order of the file, or drawn with replacement."

@@ -266,9 +266,12 @@ class _Reading:
             return None
 
     def text(self, path: Path) -> str:
-        text = read_text(path)
-        self.inputs[str(path)] = file_digest(path)
-        return text
+        return read_text(self.seen(path))
+
+    def seen(self, path: Path) -> Path:
+        """The same path, once its file's digest is noted."""
+        self.inputs[str(path)] = _digest(path)
+        return path
 
     def read_profile(self, path: Keys, reference: str | InlineProfile) -> None:
         if isinstance(reference, str) and reference not in self.profiles:
@@ -291,7 +294,7 @@ class _Reading:
         if isinstance(link.trace, TraceFile) and link.trace.format != "csv":
             for file in (link.trace.path, link.trace.up_file):
                 if file is not None:
-                    self.inputs[file] = _digest(Path(file))
+                    self.seen(Path(file))
             return _imported(link.trace, PastEnd[link.past_end.upper()])
         path = find_file("network_traces", _trace_reference(link))
         return parse_trace(self.text(path), path.stem, link.past_end, str(path))
@@ -314,7 +317,7 @@ class _Reading:
                 return Availability.always(scenario.size)
             case model:
                 until = scenario.run.max_time
-                here, remarks = availability_from(model, scenario.size, scenario.seed, until, self.text)
+                here, remarks = availability_from(model, scenario.size, scenario.seed, until, self.seen)
         self.remarks += remarks
         return here
 

@@ -1,14 +1,15 @@
 """Sessions of devices: when they are there, from a CSV file or listed in the scenario.
 
 The CSV has the header ``device,start_s,end_s`` after ``#`` comments: index of the device in fleet order, decimal
-seconds; an empty ``end_s`` means that the device stays.  Devices that are not listed are always there.
+seconds; an empty ``end_s`` means that the device stays.  Devices that are not listed are always there.  With the header
+``client,start_s,end_s`` the first column is any name, and which device behaves like which client is for the scenario.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from morphling.errors import TraceError
 from morphling.fleet import Availability
@@ -16,30 +17,49 @@ from morphling.scenario.schema import Sessions
 from morphling.scenario.traces import exact_ns
 from morphling.types import FAR_NS, ns_from_s
 
-__all__ = ["Stay", "availability_of", "listed_stays", "parse_sessions"]
+__all__ = ["SESSION_HEADERS", "By", "Row", "Stay", "availability_of", "listed_stays", "parse_sessions", "stays_of"]
+
+By: TypeAlias = Literal["device", "client"]
+
+Row: TypeAlias = tuple[str, int, int, str]
+"""Device or client as written, start (ns), end (ns; not before the start), and where it was written."""
 
 Stay: TypeAlias = tuple[int, int, int, str]
 """Device, start (ns), end (ns), and where it was written."""
 
-_HEADER = "device,start_s,end_s"
+SESSION_HEADERS: dict[str, By] = {"device,start_s,end_s": "device", "client,start_s,end_s": "client"}
+"""What the first column names, by the header of the file."""
 
 
-def parse_sessions(text: str, origin: str) -> list[Stay]:
-    """The stays in a CSV ``text``; ``origin`` is its name in errors.  Raises `TraceError` as file:line: reason."""
-    stays: list[Stay] = []
-    header = False
+def parse_sessions(text: str, origin: str) -> tuple[By, list[Row]]:
+    """What the first column of a CSV ``text`` names, and its rows; ``origin`` is its name in errors.
+
+    Raises `TraceError` as file:line: reason.
+    """
+    rows: list[Row] = []
+    header = ""
     for number, line in enumerate(text.splitlines(), start=1):
         where = f"{origin}:{number}"
-        if not header:
-            if line.startswith("#"):
-                continue
-            if line.strip() != _HEADER:
-                raise TraceError(f"{where}: the header must be '{_HEADER}', found '{line.strip()}'")
-            header = True
-            continue
-        stays.append(_stay(line, where))
+        if header:
+            rows.append(_row(line, header, where))
+        elif not line.startswith("#"):
+            header = line.strip()
+            if header not in SESSION_HEADERS:
+                raise TraceError(f"{where}: the header must be {_HEADERS}, found '{header}'")
     if not header:
-        raise TraceError(f"{origin}: no header; the first line after comments must be '{_HEADER}'")
+        raise TraceError(f"{origin}: no header; the first line after comments must be {_HEADERS}")
+    return SESSION_HEADERS[header], rows
+
+
+def stays_of(rows: Iterable[Row]) -> list[Stay]:
+    """The stays in rows of a CSV by device; `TraceError` if one is empty or its device is no index."""
+    stays = []
+    for device, start, end, where in rows:
+        if not (device.isascii() and device.isdigit() and len(device) < 10):
+            raise TraceError(f"{where}: device: '{device}' is not an index, 0 or more")
+        if end == start:
+            raise TraceError(f"{where}: device {device}: the session is empty")
+        stays.append((int(device), start, end, where))
     return stays
 
 
@@ -73,16 +93,21 @@ def availability_of(stays: Iterable[Stay], size: int) -> Availability:
     return Availability.of([[s[1:3] for s in spans[d]] if d in spans else always for d in range(size)])
 
 
-def _stay(line: str, where: str) -> Stay:
+_HEADERS = " or ".join(f"'{header}'" for header in SESSION_HEADERS)
+
+
+def _row(line: str, header: str, where: str) -> Row:
     cells = [cell.strip() for cell in line.split(",")]
-    if len(cells) != 3:
-        raise TraceError(f"{where}: 3 values are needed ({_HEADER}), found {len(cells)}")
-    if not (cells[0].isascii() and cells[0].isdigit()):
-        raise TraceError(f"{where}: device: '{cells[0]}' is not an index, 0 or more")
-    try:
-        start, end = exact_ns(cells[1]), exact_ns(cells[2]) if cells[2] else FAR_NS
-    except ValueError as error:
-        raise TraceError(f"{where}: {error}") from None
-    if end <= start:
-        raise TraceError(f"{where}: the session ends before it starts")
-    return int(cells[0]), start, end, where
+    if len(cells) != 3 or not cells[0]:
+        found = len(cells) if len(cells) != 3 else f"no {SESSION_HEADERS[header]}"
+        raise TraceError(f"{where}: 3 values are needed ({header}), found {found}")
+    times = []
+    for name, cell in zip(("start_s", "end_s"), cells[1:], strict=True):
+        try:
+            times.append(FAR_NS if name == "end_s" and not cell else exact_ns(cell))
+        except ValueError as error:
+            raise TraceError(f"{where}: {name}: {error}") from None
+    start, end = times
+    if end < start:
+        raise TraceError(f"{where}: {SESSION_HEADERS[header]} {cells[0]}: the session ends before it starts")
+    return cells[0], start, end, where

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,8 @@ import pytest
 
 from morphling.errors import ScenarioError, TraceError
 from morphling.scenario import LoadedScenario, load_scenario
-from morphling.scenario.availability_files import Cleaned, parse_behaviour, parse_clients, parse_counts
+from morphling.scenario.availability_files import Cleaned, behaviour_records, client_records, parse_counts
+from morphling.scenario.sessions import parse_sessions
 from morphling.types import FAR_NS
 
 S = 10**9
@@ -57,26 +60,100 @@ def test_a_fedscale_file_may_start_elsewhere(tmp_path):
     assert [x / S for x in here.end_ns.tolist()[:2]] == [2, 6]
 
 
-def test_fedscale_faults_name_client_and_session():
-    def said(text: str, *, repair: bool = False) -> str:
-        with pytest.raises(TraceError) as caught:
-            parse_behaviour(text, Cleaned("b.json", repair))
-        return str(caught.value)
+def test_fedscale_faults_name_client_and_session(tmp_path):
+    path = tmp_path / "b.json"
 
-    assert said("{") == "b.json:1:2: not JSON: Expecting property name enclosed in double quotes"
-    assert said("[]") == "b.json: a JSON object is needed, one key a client"
-    assert said('{"a": 1}').startswith("b.json: client a: a mapping")
-    assert said('{"a": {}, "a": {}}') == "b.json: duplicate key 'a'"
-    assert said('{"a": {"active": [NaN]}}') == "b.json: NaN is not JSON"
-    assert said('{"a": {"active": [1], "inactive": []}}').endswith("1 times in active, but 0 in inactive")
+    def said(text: str) -> str:
+        path.write_text(text)
+        with pytest.raises(TraceError) as caught:
+            behaviour_records(path, Cleaned("b.json", repair=False))
+        return str(caught.value).removeprefix(f"{path}:")
+
+    assert "1: not JSON" in said("{")
+    assert said('["a"]') == "1: a JSON object is needed, one key a client; this is a list"
+    assert said('{"a": 1}') == "1: client a: a mapping is needed, found int"
+    assert said('{"a": {}, \n"a": {}}') == "1: client a: missing key 'active'"
+    assert said(behaviour(a=([], [], 5))[:-1] + ',\n"a": 1}') == "2: duplicate key 'a'"
+    assert said('{"a": {"active": [], "active": []}}').endswith("duplicate key 'active'")
+    assert said('{"a": {"communication": 2}}').endswith("this is a capacity file, not one of behaviour")
+    nan = '{"a": {"active": [NaN], "inactive": [1], "finish_time": 2}}'
+    assert said(nan).startswith("1: client a: active[0]: 'nan' is not a number of seconds")
+    assert said(behaviour(a=([1], [], 5))).endswith("1 times in active, but 0 in inactive")
     assert said('{"a": {"active": [], "inactive": []}}').endswith("missing key 'finish_time'")
-    assert said(behaviour(a=([-1], [3], 10))).startswith("b.json: client a: active[0]: '-1' is not")
+    assert said(behaviour(a=([-1], [3], 10))).startswith("1: client a: active[0]: '-1' is not")
+    assert said(behaviour(a=([1], [10**400], 10))).startswith("1: client a: inactive[0]: a number of that size is not")
     assert "client a, session 1: the session starts before the one" in said(behaviour(a=([1, 2], [3, 4], 10)))
-    assert said(behaviour(a=([5], [3], 10))) == "b.json: client a, session 0: the session ends before it starts"
-    assert said(behaviour(a=([5], [11], 10))) == "b.json: client a: the last session ends after finish_time"
-    assert said(behaviour(a=([5], [7], 0))).endswith("finish_time is 0: a period must be longer")
+    assert said(behaviour(a=([5], [3], 10))) == "1: client a, session 0: the session ends before it starts"
+    assert said(behaviour(a=([5], [11], 10))) == "1: client a, session 0: the session ends after finish_time"
+    assert said(behaviour(a=([5], [7], 10), b=([5], [11], 10))).startswith("1: client b, session 0")
+    assert said(behaviour(a=([], [], 0))).endswith("finish_time is 0: a period must be longer")
     assert "client a, session 0: the session is empty (repair" in said(behaviour(a=([5], [5], 10)))
-    assert said('{"a": {"active": ["1"], "inactive": [2]}}').endswith("a number of seconds is needed, found '1'")
+    text = '{"a": {"active": ["1"], "inactive": [2], "finish_time": 3}}'
+    assert said(text).endswith("a number of seconds is needed, found '1'")
+    assert said(text.replace('"1"', "[[1]]")).endswith("a number of seconds is needed, found a list")
+
+
+def test_json_and_pickle_are_read_alike(tmp_path):
+    clients = {1: {"active": [0.1, 2], "inactive": [0.3, 3.0000000004], "finish_time": 10.5, "model": "x"}}
+    clients["b"] = {"active": [], "inactive": [], "finish_time": 1}
+    (tmp_path / "b.json").write_text(json.dumps(clients))
+    (tmp_path / "b.pickle").write_bytes(pickle.dumps(clients))
+    found = []
+    for name in ("b.json", "b.pickle"):
+        here = loaded(tmp_path, f"{{model: fedscale, path: {name}, horizon: 16 s}}").availability
+        found.append([here.ptr.tolist(), here.start_ns.tolist(), here.end_ns.tolist()])
+    assert found[0] == found[1]
+    assert found[0][1] == [100_000_000, 2 * S, 10_600_000_000, 12_500_000_000]
+    assert found[0][2] == [300_000_000, 3 * S, 10_800_000_000, 13_500_000_000]
+
+
+class Evil:
+    """Asks for a command to be run as it is read."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self):
+        return (os.system, (self.command,))
+
+
+def test_a_hostile_pickle_runs_nothing(tmp_path):
+    mark = tmp_path / "was-here"
+    hostile = {"1": {"active": [0], "inactive": Evil(f"touch {mark}"), "finish_time": 10}}
+    (tmp_path / "s.yaml").write_text(f"{SCENARIO}availability: {{model: fedscale, path: b.pickle, horizon: 1 h}}\n")
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        (tmp_path / "b.pickle").write_bytes(pickle.dumps(hostile, protocol))
+        with pytest.raises(ScenarioError) as caught:
+            load_scenario(tmp_path / "s.yaml")
+        reason = "the pickle asks for posix.system; only plain" if protocol >= 2 else "not JSON"
+        assert reason in str(caught.value)
+        assert not mark.exists()
+    command = [sys.executable, "-m", "morphling", "check", str(tmp_path / "s.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"s.yaml:7:15: availability: {tmp_path}/b.pickle: the pickle asks for posix.system" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not mark.exists()
+    pickle.loads((tmp_path / "b.pickle").read_bytes())  # the same bytes, read without care
+    assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        ([1], "a mapping of entries is needed, found list"),
+        ({}, "a mapping of entries is needed"),
+        ({(1, 2): {}}, "b.pickle:1: a client's key is a text or a whole number, not tuple"),
+        ({1: {}, "1": {}}, "b.pickle:1: client 1: missing key 'active'"),
+        ({"a": {"active": [float("inf")], "inactive": [1], "finish_time": 2}}, "active[0]: 'inf' is"),
+        ({"a": {"active": [True], "inactive": [1], "finish_time": 2}}, "active[0]: a number of seconds is needed"),
+    ],
+)
+def test_pickles_that_are_not_behaviour(tmp_path, clients, message):
+    (tmp_path / "b.pickle").write_bytes(pickle.dumps(clients))
+    with pytest.raises(TraceError) as caught:
+        behaviour_records(tmp_path / "b.pickle", Cleaned("b", repair=False))
+    assert message in str(caught.value)
 
 
 # ----------------------------------------------------------------------------------------------------- clients in a CSV
@@ -109,8 +186,8 @@ def test_repairs_are_asked_for_and_counted(tmp_path):
     [
         ("", "c.csv: no header"),
         (f"{HEAD}0,1\n", "c.csv:2: 3 values are needed"),
-        (f"{HEAD}0,-1,4\n", "c.csv:2: '-1' is not a number of seconds, 0 or more"),
-        (f"{HEAD}0,nan,4\n", "c.csv:2: 'nan' is not"),
+        (f"{HEAD}0,-1,4\n", "c.csv:2: start_s: '-1' is not a number of seconds, 0 or more"),
+        (f"{HEAD}0,nan,4\n", "c.csv:2: start_s: 'nan' is not"),
         (f"{HEAD}0,5,4\n", "c.csv:2: client 0: the session ends before it starts"),
         (f"{HEAD}0,5,5\n", "c.csv:2: client 0: the session is empty"),
         (f"{HEAD}0,1,5\n1,0,2\n0,4,6\n", "c.csv:4: client 0: the session starts before the one before it has ended"),
@@ -119,7 +196,7 @@ def test_repairs_are_asked_for_and_counted(tmp_path):
 )
 def test_faults_in_a_csv_name_the_line(text, message):
     with pytest.raises(TraceError) as caught:
-        parse_clients(text, Cleaned("c.csv", repair=False))
+        client_records(parse_sessions(text, "c.csv")[1], Cleaned("c.csv", repair=False))
     assert str(caught.value).startswith(message)
 
 

@@ -208,3 +208,56 @@ strategy: {name: cleave}
 """
     with pytest.raises(EngineError, match=r"would pass the limit of 2 s \(availability\.horizon\)"):
         replay_scenario(text, figures=False)
+
+
+# ------------------------------------------------------------------------------------------------- means by their draws
+
+
+@pytest.mark.parametrize(
+    ("lengths", "mean", "deviation"),
+    [
+        # a Weibull of shape k and scale s has mean s Γ(1 + 1/k) and second moment s² Γ(1 + 2/k)
+        (Lengths("weibull", 0.5, 100.0), 200.0, math.sqrt(24 * 100.0**2 - 200.0**2)),
+        (Lengths("weibull", 2.0, 100.0), 50 * math.sqrt(math.pi), 100 * math.sqrt(1 - math.pi / 4)),
+        # an exponential: mean and deviation are one
+        (Lengths("weibull", 1.0, 3600.0), 3600.0, 3600.0),
+        # a lognormal of median m: mean m exp(σ²/2), deviation that times sqrt(exp(σ²) - 1)
+        (
+            Lengths("lognormal", 0.5, 100.0),
+            100.0 * math.exp(0.125),
+            100.0 * math.exp(0.125) * math.sqrt(math.expm1(0.25)),
+        ),
+    ],
+)
+def test_the_mean_of_draws_is_that_of_the_distribution(lengths, mean, deviation):
+    count = 400_000
+    x = lengths.draw(np.random.default_rng(20), count)
+    # within three standard errors; the seed is fixed, so this does not change from day to day
+    assert abs(x.mean() - mean) < 3 * deviation / math.sqrt(count)
+    assert lengths.mean_s == pytest.approx(mean, rel=2e-4)
+    renewed = drawn(Renewal(lengths, Lengths("weibull", 1.0, mean)), 4000, horizon_ns=2 * DAY)
+    assert presence(renewed).share.mean() == pytest.approx(0.5, abs=0.01)  # on and off last equally long
+
+
+def test_the_mean_rate_over_a_day_is_one():
+    """Over whole days the modulation gives and takes alike; over the half around its peak it gives 1 + 2a/π."""
+    day = Diurnal(ratio=3.0, peak_hour=6.0)
+    zero = np.zeros(3)
+    ends = day.after(zero, np.array([1.0, 2.0, 7.0]) * 86_400)
+    assert ends == pytest.approx(np.array([1.0, 2.0, 7.0]) * 86_400, abs=1e-3)
+    # a = 1/2: from midnight to noon the integral of the rate is 12 h (1 + 1/π)
+    noon = day.after(zero[:1], np.array([43_200 * (1 + 1 / math.pi)]))
+    assert noon == pytest.approx([43_200], abs=1e-3)
+    # peak and trough: a short gap ends 1.5 times as fast, and half as fast
+    short = day.after(np.array([6.0, 18.0]) * 3600, np.array([1.0, 1.0])) - np.array([6.0, 18.0]) * 3600
+    assert short == pytest.approx([1 / 1.5, 2.0], rel=1e-3)
+
+
+def test_a_spot_step_takes_and_gives_exactly_so_many():
+    time, count = np.array([0, 10, 10, 25]) * S, np.array([5, 5, 2, 4])
+    here = laid_out(spot(time, count, 5, 3), 5, "spot", 30 * S, "hold")
+    seen = presence(here, 30 * S, points=30)
+    assert seen.online.tolist() == [5] * 10 + [2] * 15 + [4] * 5
+    assert seen.share.mean() * 5 == pytest.approx((5 * 10 + 2 * 15 + 4 * 5) / 30)
+    assert sorted(here.end_ns.tolist()) == [10 * S] * 3 + [FAR_NS] * 4
+    assert (np.sort(here.start_ns) == np.array([0] * 5 + [25 * S] * 2)).all()

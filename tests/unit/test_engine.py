@@ -323,9 +323,16 @@ def refused(strategy, words, fleet=None, **options):
 
 
 def test_nothing_left_to_happen_names_what_is_pending():
-    refused(Script(), "nothing is left to happen at 0 s and Script has not said Done; no rows are pending")
+    refused(
+        Script(),
+        "nothing is left to happen at 0 s and Script has not said Done: 1 of 1 devices .*; no rows are pending",
+    )
     away = bare_fleet(links(), leaving([(0, 1)]))
-    refused(Script(Dispatch(rows([0], 2 * S), label="late")), "nothing is left.*0 of 1 devices are online", away)
+    refused(
+        Script(Dispatch(rows([0], 2 * S), label="late")),
+        "nothing is left.*the last device online left at 1 s and none ever returns",
+        away,
+    )
 
 
 def test_a_clock_that_stands_still():

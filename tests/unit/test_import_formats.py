@@ -256,7 +256,8 @@ def test_fedscale_behaviour_becomes_sessions(tmp_path: Path) -> None:
         "device that is never there": 1,
     }
     write_csv(imported, tmp_path / "s.csv")
-    assert len(parse_sessions((tmp_path / "s.csv").read_text(encoding="utf-8"), "s")) == 3
+    by, rows = parse_sessions((tmp_path / "s.csv").read_text(encoding="utf-8"), "s")
+    assert (by, len(rows)) == ("device", 3)
 
 
 def test_a_scenario_names_a_foreign_trace(tmp_path: Path) -> None:

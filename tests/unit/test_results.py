@@ -135,7 +135,10 @@ def test_metrics_by_hand(run):
         "unrecovered_losses": 0,
         "wall_time_s": 2.5,
         "events_sha256": run.events_sha256,
-        "not_available": {},
+        "paused_s": 0.0,
+        "pauses": 0,
+        "first_pause_s": None,
+        "not_available": {"first_pause_s": "there was no pause: a device was online all the time"},
     }
     assert {name: got[name] for name in expected} == expected
     assert got["phases"]["backward"] == {
@@ -476,5 +479,6 @@ def test_numbers_for_people(folder):
     assert [phase_of(x) for x in ("forward/3", "backward:1", "a b", "")] == ["forward", "backward", "a", "unlabelled"]
     results = Results.open(folder)
     assert ("bytes_down", 2300, "B") in results.summary()
-    assert results.table().row_count == len(results.summary())  # this run lost rows and had two iterations
+    # this run lost rows and had two iterations, but no pause
+    assert results.table().row_count == len(results.summary()) - 3
     assert "2.25 KiB" in results._repr_html_()

@@ -8,15 +8,16 @@ import pytest
 
 from morphling.errors import ScenarioError, TraceError
 from morphling.scenario import load_scenario
-from morphling.scenario.sessions import availability_of, parse_sessions
+from morphling.scenario.sessions import availability_of, parse_sessions, stays_of
 from morphling.types import FAR_NS
 
 HEAD = "device,start_s,end_s\n"
 
 
 def test_sessions_in_any_order() -> None:
-    stays = parse_sessions(f"# from a test\n{HEAD}2,50,\n0,0.5,2\n2,0,40.000000001\n", "s.csv")
-    found = availability_of(stays, 4)
+    by, rows = parse_sessions(f"# from a test\n{HEAD}2,50,\n0,0.5,2\n2,0,40.000000001\n", "s.csv")
+    assert by == "device"
+    found = availability_of(stays_of(rows), 4)
     assert found.ptr.tolist() == [0, 1, 2, 4, 5]
     assert found.start_ns.tolist() == [500_000_000, 0, 0, 50_000_000_000, 0]
     assert found.end_ns.tolist() == [2_000_000_000, FAR_NS, 40_000_000_001, FAR_NS, FAR_NS]
@@ -27,11 +28,14 @@ def test_sessions_in_any_order() -> None:
     ("text", "message"),
     [
         ("", "s.csv: no header"),
-        ("0,0,1\n", "s.csv:1: the header must be 'device,start_s,end_s', found '0,0,1'"),
+        ("0,0,1\n", "s.csv:1: the header must be 'device,start_s,end_s' or 'client,start_s,end_s', found '0,0,1'"),
         (f"{HEAD}0,1\n", "s.csv:2: 3 values are needed (device,start_s,end_s), found 2"),
         (f"{HEAD}-1,0,1\n", "s.csv:2: device: '-1' is not an index, 0 or more"),
-        (f"{HEAD}0,x,1\n", "s.csv:2: 'x' is not a number of seconds, 0 or more"),
-        (f"{HEAD}0,1,1\n", "s.csv:2: the session ends before it starts"),
+        (f"{HEAD}0,x,1\n", "s.csv:2: start_s: 'x' is not a number of seconds, 0 or more"),
+        (f"{HEAD}0,1,1\n", "s.csv:2: device 0: the session is empty"),
+        (f"{HEAD}0,2,1\n", "s.csv:2: device 0: the session ends before it starts"),
+        (f"{HEAD},0,1\n", "s.csv:2: 3 values are needed (device,start_s,end_s), found no device"),
+        (f"{HEAD}0,0,1e-10\n", "s.csv:2: end_s: '1e-10' is finer than a nanosecond"),
         (f"{HEAD}4,0,1\n", "s.csv:2: there is no device 4: the fleet has devices 0 to 3"),
         (f"{HEAD}1,5,9\n1,0,5\n", "s.csv:2: device 1 is there already: this session touches s.csv:3"),
         (f"{HEAD}1,0,\n1,7,9\n", "s.csv:3: device 1 is there already: this session touches s.csv:2"),
@@ -39,7 +43,7 @@ def test_sessions_in_any_order() -> None:
 )
 def test_errors_name_the_line(text: str, message: str) -> None:
     with pytest.raises(TraceError) as caught:
-        availability_of(parse_sessions(text, "s.csv"), 4)
+        availability_of(stays_of(parse_sessions(text, "s.csv")[1]), 4)
     assert str(caught.value).startswith(message)
 
 

@@ -9,6 +9,7 @@ import csv
 import json
 import math
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
@@ -138,11 +139,11 @@ def json_number(value: object, path: Path, line: int, field: str) -> float:
         return math.nan
     if isinstance(value, str):
         return number(value, path, line, field)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise TraceError(f"{path}:{line}: {field}: a number is needed, found {type(value).__name__}")
-    if math.isinf(value):
+    if isinstance(value, float) and math.isinf(value):
         raise TraceError(f"{path}:{line}: {field}: is not a finite number")
-    return float(value) if abs(value) < 1e300 else math.inf
+    return float(value) if -1e300 < value < 1e300 else math.inf
 
 
 def rate(value: float, bps: float, report: Report, path: Path, line: int, field: str, *, alone: bool = False) -> float:
@@ -164,9 +165,12 @@ def rate(value: float, bps: float, report: Report, path: Path, line: int, field:
     return value * bps
 
 
-def json_items(path: Path, report: Report) -> Iterator[tuple[int, str | None, Any]]:
-    """(line, key, value) of each item of the list or object that a JSON file holds; the key is None in a list."""
-    source = _Json(path, report)
+def json_items(path: Path, report: Report, *, exact: bool = False) -> Iterator[tuple[int, str | None, Any]]:
+    """(line, key, value) of each item of the list or object that a JSON file holds; the key is None in a list.
+
+    exact : fractions are read as `decimal.Decimal`, and a key that comes twice inside an item is a fault too
+    """
+    source = _Json(path, report, _EXACT if exact else json.JSONDecoder())
     kind = source.expect("[{")
     end = "]" if kind == "[" else "}"
     if source.peek() == end:
@@ -187,10 +191,21 @@ def json_items(path: Path, report: Report) -> Iterator[tuple[int, str | None, An
         raise TraceError(f"{path}:{source.line()}: not JSON: something follows the end")
 
 
+def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = dict(items)
+    if len(keys) < len(items):
+        names = [name for name, _ in items]
+        raise ValueError(f"duplicate key '{next(n for n in names if names.count(n) > 1)}'")
+    return keys
+
+
+_EXACT: Final = json.JSONDecoder(parse_float=Decimal, object_pairs_hook=_once)
+
+
 class _Json:
     """The text of a JSON file and how far it has been read."""
 
-    def __init__(self, path: Path, report: Report) -> None:
+    def __init__(self, path: Path, report: Report, decoder: json.JSONDecoder) -> None:
         try:
             self.text = path.read_bytes().decode("utf-8-sig")
         except OSError as error:
@@ -201,7 +216,7 @@ class _Json:
             report.watch(len(self.text))
         self.path = path
         self.at = 0
-        self.decoder = json.JSONDecoder()
+        self.decoder = decoder
         self._line, self._counted = 1, 0
 
     def line(self) -> int:
