@@ -135,7 +135,10 @@ def test_metrics_by_hand(run):
         "unrecovered_losses": 0,
         "wall_time_s": 2.5,
         "events_sha256": run.events_sha256,
-        "not_available": {},
+        "not_available": dict.fromkeys(
+            [f"recovery_{part}_s" for part in ("detection", "planning", "redispatch", "recompute", "waiting")],
+            "the strategy reports no recoveries",
+        ),
     }
     assert {name: got[name] for name in expected} == expected
     assert got["phases"]["backward"] == {
