@@ -194,10 +194,10 @@ class Engine:
                     self.cancel(serial)
                 case WakeAt(time_s=time_s, tag=tag):
                     when = round(time_s * 1e9)
-                    if when < self.now_ns:
+                    if when < self.now_ns and time_s < self.view.now_s:  # after weeks a float is coarser than 1 ns
                         raise EngineError(f"WakeAt({time_s!r}): that time is past, it is {self.now_ns / 1e9:.9g} s")
                     self.timers += 1
-                    self.at(when, TIMERS, self.ring, tag)
+                    self.at(max(when, self.now_ns), TIMERS, self.ring, tag)
                 case IterationDone():
                     self.iteration_ends.append(self.now_ns)
                 case Done(reason=reason):

@@ -37,6 +37,11 @@ class EngineView:
         return self._engine.now_ns / 1e9
 
     @property
+    def now_ns(self) -> int:
+        """Virtual time, whole nanoseconds."""
+        return self._engine.now_ns
+
+    @property
     def fleet(self) -> Fleet:
         """Static facts of the devices."""
         return self._engine.fleet

@@ -25,6 +25,10 @@ class View(Protocol):
         """Virtual time, seconds."""
 
     @property
+    def now_ns(self) -> int:
+        """Virtual time, whole nanoseconds: what recorded times are compared with."""
+
+    @property
     def fleet(self) -> Fleet:
         """Static facts: compute rates, memory, nominal links, coordinator.  (Its traces are private to the engine.)"""
 

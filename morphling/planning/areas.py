@@ -70,8 +70,8 @@ def areas(
 
 
 def solve_areas(
-    m: int,
-    n: int,
+    m: float,
+    n: float,
     k: int,
     *,
     flops: ArrayLike,
@@ -82,7 +82,8 @@ def solve_areas(
 ) -> AreaPlan:
     """The smallest time in which N devices cover C[m x n], to a relative 1e-14, and who covers how much.
 
-    ``flops`` FLOP/s, ``down`` and ``up`` bytes/s, each [N].  Raises ``Infeasible`` without devices.
+    ``m`` and ``n`` need not be whole.  ``flops`` FLOP/s, ``down`` and ``up`` bytes/s, each [N].  Raises ``Infeasible``
+    without devices.
     """
     costs = _paper_costs((m, n, k), Rates.of(flops, down, up), item_bytes, cached=cached)
     if not len(costs):
@@ -145,6 +146,7 @@ def smallest_time(total: Callable[[float], float], target: float, low: float, *,
     return high
 
 
-def _paper_costs(shape: tuple[int, int, int], rates: Rates, item_bytes: int, *, cached: bool) -> Costs:
+def _paper_costs(shape: tuple[float, float, int], rates: Rates, item_bytes: int, *, cached: bool) -> Costs:
     m, n, k = shape
-    return Costs(Gemm(m, n, k, item_bytes, weight_a=0.0 if cached else 1.0), rates, None)
+    gemm = Gemm(m, n, k, item_bytes, weight_a=0.0 if cached else 1.0)  # type: ignore[arg-type] # continuous sides
+    return Costs(gemm, rates, None)

@@ -48,7 +48,7 @@ class Gemm:
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` on an empty shape or a negative weight."""
-        if min(self.m, self.n, self.k, self.item_bytes) < 1:
+        if min(self.m, self.n, self.k, self.item_bytes) <= 0:
             raise ValueError(f"GEMM {self.m} x {self.n} x {self.k} with {self.item_bytes} bytes an item is empty")
         if not all(0 <= w < np.inf for w in (self.weight_a, self.weight_b, self.weight_c)):
             raise ValueError("byte weights must be finite and not negative")

@@ -31,6 +31,11 @@ METRIC_UNITS: dict[str, str] = {
     "paused_s": "s",
     "pauses": "",
     "first_pause_s": "s",
+    "recovery_detection_s": "s",
+    "recovery_planning_s": "s",
+    "recovery_waiting_s": "s",
+    "recovery_redispatch_s": "s",
+    "recovery_recompute_s": "s",
     "wall_time_s": "s",
     "events_sha256": "",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,11 @@ from morphling.fleet import Fleet
 from morphling.interfaces.recording import Recording
 from morphling.results.accounting import Account, account
 from morphling.results.pauses import pauses
+from morphling.results.recovery import recovery
 from morphling.results.sweep import sweep
 from morphling.types import SECOND_NS, FloatArray, Int32Array, IntArray
 
-__all__ = ["DeviceFacts", "Measured", "energy_j", "measure", "metrics", "phase_of", "recovery"]
+__all__ = ["DeviceFacts", "Measured", "energy_j", "measure", "metrics", "phase_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,15 +68,20 @@ class Measured:
     peak_bytes: IntArray
 
 
-def metrics(recording: Recording, fleet: Fleet | DeviceFacts, wall_time_s: float | None = None) -> dict[str, Any]:
-    """All metrics of a run as plain JSON values; ``wall_time_s`` is passed on.  See `measure`."""
+def metrics(
+    recording: Recording, fleet: Fleet | DeviceFacts, wall_time_s: float | None = None, report: object = None
+) -> dict[str, Any]:
+    """All metrics of a run as plain JSON values; the rest is passed on.  See `measure`."""
     facts = DeviceFacts.of(fleet, recording.end_ns) if isinstance(fleet, Fleet) else fleet
-    return measure(recording, facts, wall_time_s).metrics
+    return measure(recording, facts, wall_time_s, report).metrics
 
 
-def measure(recording: Recording, facts: DeviceFacts, wall_time_s: float | None = None) -> Measured:
+def measure(
+    recording: Recording, facts: DeviceFacts, wall_time_s: float | None = None, report: object = None
+) -> Measured:
     """Measure a run; ``InputError`` if the recording names devices that the fleet lacks.
 
+    ``report`` : what the strategy said of the run; only its ``recoveries`` are read, to split the time of recovery.
     A metric that has no value is None, and ``not_available`` says why.
     """
     size, end = facts.size, recording.end_ns
@@ -101,7 +108,7 @@ def measure(recording: Recording, facts: DeviceFacts, wall_time_s: float | None 
         "dispatches": len(recording.dispatches),
         "rows": int(sums.device["rows"].sum()),
         "lost_rows": int(sums.device["lost_rows"].sum()),
-        **recovery(recording, sums, why),
+        **recovery(recording, sums, report.get("recoveries") if isinstance(report, Mapping) else None, why),
         **pauses(recording, facts.online_ns, why),
         "phases": phases(recording, sums),
         "wall_time_s": wall_time_s,
@@ -152,35 +159,6 @@ def _total_energy(facts: DeviceFacts, busy_ns: IntArray, why: dict[str, str]) ->
         why["energy_j"] = f"{len(silent)} of {facts.size} devices state no idle and maximum power (profiles: {shown})"
         return None
     return float(joules.sum())
-
-
-def recovery(recording: Recording, sums: Account, why: dict[str, str]) -> dict[str, Any]:
-    """How long it took to have lost work done again.
-
-    For each instant at which rows were lost: from then until the dispatches labelled ``recovery…`` that were made next
-    (at that instant or later, all those of one instant) are settled.  The sum over the instants; an instant that no
-    such dispatch follows is counted in ``unrecovered_losses`` instead.
-    """
-    hit = np.flatnonzero(sums.dispatch["lost_rows"])
-    none = np.zeros(0, np.int64)
-    times = [recording.dispatches[i].column("settled_ns")[recording.dispatches[i].lost] for i in hit]
-    losses = np.unique(np.concatenate([none, *times]))
-    answers: dict[int, int] = {}
-    for dispatch in recording.dispatches:
-        if dispatch.label.startswith("recovery"):
-            answers[dispatch.time_ns] = max(answers.get(dispatch.time_ns, 0), dispatch.settled_ns)
-    made = np.array(sorted(answers), np.int64)
-    settled = np.array([answers[int(t)] for t in made], np.int64)
-    nexts = np.searchsorted(made, losses)
-    answered = nexts < len(made)
-    spent = settled[nexts[answered]] - losses[answered]
-    if len(spent) == 0:
-        why["recovery_time_s"] = "no row was lost" if len(losses) == 0 else "no dispatch labelled recovery followed"
-    return {
-        "recovery_time_s": _s(spent.sum()) if len(spent) else None,
-        "loss_instants": len(losses),
-        "unrecovered_losses": int(np.count_nonzero(~answered)),
-    }
 
 
 def phase_of(label: str) -> str:

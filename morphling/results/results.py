@@ -15,6 +15,7 @@ from morphling.interfaces.events import EVENT_COLUMNS
 from morphling.interfaces.recording import Recording, dispatch_bytes, static_sha256
 from morphling.results.human import METRIC_UNITS, human, seconds_text
 from morphling.results.metrics import metrics as measure_metrics
+from morphling.results.recovery import PARTS, WAITING
 from morphling.results.store import (
     DEVICES_FILE,
     DISPATCHES_FILE,
@@ -89,7 +90,8 @@ class Results:
 
     def recompute(self) -> dict[str, Any]:
         """All metrics again, from the tables of the folder; equal to ``metrics`` in every value."""
-        return measure_metrics(self.recording(), read_facts(self.folder), self.metrics.get("wall_time_s"))
+        wall, report = self.metrics.get("wall_time_s"), self.manifest.get("strategy")
+        return measure_metrics(self.recording(), read_facts(self.folder), wall, report)
 
     def verify(self) -> bool:
         """Whether the events table still has the fingerprint in ``metrics`` (reads all of it, a part at a time)."""
@@ -114,7 +116,9 @@ class Results:
 
         quiet = {"iteration_time_min_s", "iteration_time_max_s"} if self.metrics.get("iterations") == 1 else set()
         if self.metrics.get("lost_rows") == 0:
-            quiet |= {"loss_instants", "unrecovered_losses", "recovery_time_s"}
+            quiet |= {"loss_instants", "unrecovered_losses", "recovery_time_s", *PARTS, WAITING}
+        elif self.metrics.get(WAITING) == 0:
+            quiet.add(WAITING)
         if not self.metrics.get("pauses"):
             quiet |= {"paused_s", "pauses", "first_pause_s"}
         if not self.metrics.get("coordinator_peak_memory_bytes"):
@@ -127,10 +131,12 @@ class Results:
                 continue
             shown = human(name, value)
             table.add_row(name, shown[:16] + "…" if name == "events_sha256" else shown)
+        unknown: dict[str, list[str]] = {}
         for name, why in self.metrics.get("not_available", {}).items():
-            if name in quiet:
-                continue
-            table.caption = f"{table.caption or ''}{name}: {why}. "
+            if name not in quiet:
+                unknown.setdefault(why, []).append(name)
+        if unknown:
+            table.caption = " ".join(f"{', '.join(names)}: {why}." for why, names in unknown.items())
         return table
 
     def notes(self) -> list[str]:

@@ -151,7 +151,7 @@ def _fill(
     folder: Path, recording: Recording, fleet: Fleet, manifest: Mapping[str, Any], scenario_yaml: str
 ) -> dict[str, Any]:
     facts = DeviceFacts.of(fleet, recording.end_ns)
-    measured = measure(recording, facts, manifest.get("wall_time_s"))
+    measured = measure(recording, facts, manifest.get("wall_time_s"), manifest.get("strategy"))
     (folder / "scenario.yaml").write_text(scenario_yaml, encoding="utf-8")
     write_events(folder / EVENTS_FILE, recording.dispatches)
     write_dispatches(folder / DISPATCHES_FILE, recording, measured)

@@ -40,6 +40,9 @@ def configured(loaded: LoadedScenario, section: str, values: dict[str, Any], con
     try:
         return config(**{name: getattr(checked, name) for name in type(checked).model_fields})
     except ValueError as error:
+        name, _, reason = str(error).partition(": ")
+        if name in type(checked).model_fields and reason:
+            raise loaded.fault((section, name), reason) from None
         raise loaded.fault((section,), str(error)) from None
 
 

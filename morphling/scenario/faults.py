@@ -28,7 +28,10 @@ def problems_of(
 
     ``raw`` is what ``model`` was given and ``where`` knows its paths; ``under`` is put before the paths that are shown.
     """
-    found = [_problem(fault, model, raw, where) for fault in error.errors(include_url=False) if not _echo(fault, raw)]
+    faults = [fault for fault in error.errors(include_url=False) if not _echo(fault, raw)]
+    plain = [fault for fault in faults if not _one_of_several(fault, raw)]
+    found = [_problem(fault, model, raw, where) for fault in plain]
+    found += _together([_problem(fault, model, raw, where) for fault in faults if fault not in plain])
     return [fault_line(place, (*under, *path), reason) for place, path, reason in sorted(found, key=_position)]
 
 
@@ -40,7 +43,7 @@ def fault_line(place: str, path: Path, reason: str) -> str:
 
 
 def _problem(fault: Any, model: type[BaseModel], raw: object, where: Where) -> tuple[str, Path, str]:
-    path = _path(fault["loc"])
+    path = _path(fault["loc"], raw)
     if fault["type"] == "missing":
         parent = path[:-1]
         if isinstance(path[-1], int):
@@ -56,7 +59,7 @@ def _problem(fault: Any, model: type[BaseModel], raw: object, where: Where) -> t
 
 def _echo(fault: Any, raw: object) -> bool:
     """Whether a list is called too short only because entries of it have faults of their own."""
-    written = _at(raw, _path(fault["loc"]))
+    written = _at(raw, _path(fault["loc"], raw))
     return fault["type"] == "too_short" and isinstance(written, list) and len(written) >= fault["ctx"]["min_length"]
 
 
@@ -65,9 +68,46 @@ def _position(found: tuple[str, Path, str]) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def _path(loc: Iterable[str | int]) -> Path:
+def _one_of_several(fault: Any, raw: object) -> bool:
+    """Whether it is about one of the types that a value may have; the others have faults of their own."""
+    return len(_path(fault["loc"], raw)) < sum(not _mark(part) for part in fault["loc"])
+
+
+def _together(found: list[tuple[str, Path, str]]) -> list[tuple[str, Path, str]]:
+    """In one line what a value could have been instead; nothing of it where the fault is known to lie inside it."""
+    reasons: dict[tuple[str, Path], list[str]] = {}
+    for place, path, reason in found:
+        reasons.setdefault((place, path), []).append(reason)
+    outer = {path[:n] for _, path in reasons for n in range(len(path))}
+    return [(place, path, _either(said)) for (place, path), said in reasons.items() if path not in outer]
+
+
+def _either(reasons: list[str]) -> str:
+    return ", or ".join([*(reason.partition(", found ")[0] for reason in reasons[:-1]), reasons[-1]])
+
+
+def _path(loc: Iterable[str | int], raw: object) -> Path:
     """Without the tags of unions and the marks of keys, which no file contains."""
-    return tuple(part for part in loc if not (isinstance(part, str) and (part == "[key]" or part.startswith("<"))))
+    path: list[str | int] = []
+    for part in loc:
+        if _mark(part):
+            continue
+        if isinstance(part, str) and path and not isinstance(raw, dict | _Unwritten):
+            continue  # a value that is no mapping has no keys: the name of a type that was tried
+        path.append(part)
+        try:
+            raw = raw[part]  # type: ignore[index]
+        except (KeyError, IndexError, TypeError):
+            raw = _Unwritten()
+    return tuple(path)
+
+
+def _mark(part: str | int) -> bool:
+    return isinstance(part, str) and (part == "[key]" or part.startswith("<"))
+
+
+class _Unwritten:
+    """What the file does not hold."""
 
 
 def _fields(loc: Iterable[str | int], model: type[BaseModel]) -> list[str]:

@@ -1,9 +1,8 @@
 """Cleave: selective hybrid tensor parallelism around a parameter server.
 
 Each linear layer's GEMM C = A B is cut in two dimensions: a device receives rows of A and columns of B and returns its
-block
-of C; the inner dimension is never split, so nothing has to be summed.  Weights, optimizer and all that is no GEMM of a
-linear layer stay on the coordinator.  Levels of the GEMM DAG are barriers (arXiv 2512.22142).
+block of C; the inner dimension is never split, so nothing has to be summed.  Weights, optimizer and all that is no GEMM
+of a linear layer stay on the coordinator.  Levels of the GEMM DAG are barriers (arXiv 2512.22142).
 
 ``model: physical`` plans real rectangles under memory, latency and the coordinator's link; ``model: paper`` replays the
 published cost model, area by area, as `morphling.planning.areas` restates it (one long file: they share the hooks).
@@ -11,6 +10,7 @@ published cost model, area by area, as `morphling.planning.areas` restates it (o
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,16 +19,19 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from morphling.errors import Infeasible, PlanError
-from morphling.interfaces.strategy import Decision, Decisions, Dispatch, Done, IterationDone, Sent, Strategy
+from morphling.interfaces.strategy import Decision, Decisions, Dispatch, Done, IterationDone, Sent, Strategy, WakeAt
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.planning.areas import AreaPlan, solve_areas
 from morphling.planning.cache import ShardCache
 from morphling.planning.costs import Gemm, Rates
+from morphling.planning.delays import check_delay, delay_range, recovery_assumptions
 from morphling.planning.gemms import ListedGemm, artifact_gemms, linear_gemms
+from morphling.planning.losses import Losses
 from morphling.planning.rectangles import LeftOut, Tiling, split_columns
+from morphling.planning.rows import central_rows, paper_orphans, paper_rows, renumbered, tiling_rows
 from morphling.planning.tiling import plan_tiling
-from morphling.types import BoolArray, DType, IntArray, Kind, Overlap, Phase, item_bytes
+from morphling.types import BoolArray, IntArray, Kind, Overlap, Phase, item_bytes
 from morphling.workload import GemmDag, Place
 
 __all__ = ["Cleave", "CleaveConfig"]
@@ -45,12 +48,15 @@ class CleaveConfig:
 
     model : ``physical`` (rectangles, memory, latency, the coordinator's link) or ``paper`` (the published cost model)
     overlap : how a sub-task's download, compute and upload overlap: ``none``, ``pipelined`` in ``tiles`` pieces with
-        fill
-        and drain, or ``perfect`` (the longest of the three; what ``model: paper`` always assumes)
+        fill and drain, or ``perfect`` (the longest of the three; what ``model: paper`` always assumes)
     tiles : pieces of a pipelined sub-task
     cache : keep shards that a later level reads again, least recently used first out (physical only)
     gemms : for ``model: paper``: ``linear`` (linear layers, batch merged) or ``artifact`` (the artifact's list, quirks
         kept)
+    detection_s : seconds until the coordinator notices that a device left; or ``[lowest, highest]``, of which one is
+        drawn, uniformly, for each instant at which devices leave.  The default is the published heartbeat timeout.
+    planning_s : seconds charged for each plan of lost blocks, or ``measured``: the wall time that the solver took (two
+        runs then differ).  Plans of the steps themselves are not charged.
     """
 
     model: Literal["physical", "paper"] = "physical"
@@ -58,6 +64,8 @@ class CleaveConfig:
     tiles: int = 4
     cache: bool = True
     gemms: Literal["linear", "artifact"] = "linear"
+    detection_s: float | list[float] = field(default_factory=lambda: [0.05, 0.2])
+    planning_s: float | Literal["measured"] = 0.0
 
     def __post_init__(self) -> None:
         """Refuse tile counts that mean nothing, and choices that the model would pass over."""
@@ -67,6 +75,9 @@ class CleaveConfig:
             raise ValueError("overlap: model: paper assumes perfect overlap; leave it out, or use model: physical")
         if self.model == "physical" and self.gemms != "linear":
             raise ValueError(f"gemms: {self.gemms} is a list of model: paper; model: physical takes the model's own")
+        check_delay("detection_s", self.detection_s)
+        if self.planning_s != "measured":
+            check_delay("planning_s", self.planning_s)
 
     @property
     def pieces(self) -> int:
@@ -92,6 +103,7 @@ class _Planned:
     time_s: float
     bounds: dict[str, float]
     imbalance: float
+    parts: list[tuple[ListedGemm, AreaPlan]] | None = None  # what the rows are of, for model: paper
 
 
 @dataclass(eq=False)
@@ -128,13 +140,13 @@ class Cleave(Strategy):
         self.tilings: dict[Any, Tiling] = {}
         self.shapes: dict[str, dict[str, Any]] = {}
         self.summary = _Summary()
-        self.orphans: list[tuple[int, int, int]] = []
+        self.losses = Losses([])
+        self.again: Dispatch | None = None
         self.used: np.ndarray[Any, np.dtype[np.bool_]] = np.zeros(0, bool)
         self.reasons: IntArray = np.zeros(0, np.int64)
         self.cache: ShardCache | None = None
         self.reused: set[_Shard] = set()
         self.placements: dict[Any, int] = {}
-        self.recovered_rows = 0
 
     @property
     def enforces_memory(self) -> bool:
@@ -147,6 +159,7 @@ class Cleave(Strategy):
         """Plan the iteration's steps and dispatch the first."""
         self.used = np.zeros(view.fleet.size, bool)
         self.reasons = np.zeros(view.fleet.size, np.int64)
+        self.losses = Losses(view.online)
         if self.config.model == "paper":
             self.steps = list(self._paper_steps(view))
         else:
@@ -162,22 +175,33 @@ class Cleave(Strategy):
         return self._proceed(view)
 
     def on_lost(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:
-        """Plan only the orphaned blocks of C again, on the devices that are left."""
+        """Remember the orphaned blocks of C; they are planned again once their loss is noticed."""
         t = dispatch.tasks
-        self.orphans += list(zip(t.m[rows].tolist(), t.n[rows].tolist(), t.k[rows].tolist(), strict=True))
-        return self._recover(view)
+        if self.config.model == "paper":
+            blocks: list[Any] = paper_orphans(dispatch.tag, rows)
+        else:
+            blocks = list(zip(t.m[rows].tolist(), t.n[rows].tolist(), t.k[rows].tolist(), strict=True))
+        new = self.losses.lost(t.device[rows], blocks, view.now_ns)
+        return [*self._watch(new, view), *self._recover(view)]
 
     def on_left(self, devices: IntArray, view: View) -> Decisions:
-        """The next steps are planned without them."""
-        self.fleet_version += 1
-        if self.cache is not None:
-            self.cache.drop(np.isin(np.arange(view.fleet.size), devices))
-        return ()
+        """The coordinator does not know it yet."""
+        return self._watch(self.losses.left(devices, view.now_ns), view)
 
-    def on_joined(self, devices: IntArray, view: View) -> Decisions:  # noqa: ARG002 - whoever is online counts
+    def on_joined(self, devices: IntArray, view: View) -> Decisions:
         """The next steps are planned with them; work that waited for somebody goes out."""
-        self.fleet_version += 1
+        self.losses.joined(devices)
+        self._fleet_changed(devices, view)
         return [*self._recover(view), *self._proceed(view)]
+
+    def on_timer(self, tag: Any, view: View) -> Decisions:
+        """Devices are noticed to be gone (the number of their alarm), or a plan of lost blocks is made (None)."""
+        if tag is None:
+            return self._send_again(view)
+        gone = self.losses.noticed(tag, view.now_ns)
+        if len(gone):
+            self._fleet_changed(gone, view)
+        return self._recover(view)
 
     def report(self) -> dict[str, Any]:
         """Estimate, bounds, balance, devices left out and why, the distinct shapes, and what was assumed."""
@@ -194,8 +218,11 @@ class Cleave(Strategy):
             "steps_per_iteration": len(self.steps),
             "distinct_plans": len(self.shapes),
             "plans": self.shapes,
-            "assumptions": PAPER_ASSUMPTIONS if self.config.model == "paper" else PHYSICAL_ASSUMPTIONS,
+            "assumptions": list(PAPER_ASSUMPTIONS if self.config.model == "paper" else PHYSICAL_ASSUMPTIONS),
+            "recoveries": [loss.record() for loss in self.losses.all],
         }
+        if self.losses.alarms:
+            out["assumptions"] += recovery_assumptions(self.config.detection_s, self.config.planning_s)
         if self.cache is not None:
             out["shard_cache"] = {
                 "hits": self.cache.hits,
@@ -203,15 +230,15 @@ class Cleave(Strategy):
                 "evictions": self.cache.evictions,
                 "refusals": self.cache.refusals,
             }
-        if self.recovered_rows:
-            out["rows_planned_again"] = self.recovered_rows
+        if self.losses.all:
+            out["rows_planned_again"] = sum(x.rows for x in self.losses.all if x.planned_ns is not None)
         return out
 
     # ---------------------------------------------------------------------------------------------------------- steps
 
     def _proceed(self, view: View) -> list[Decision]:
         """Dispatch the next step once nothing of the current one is open."""
-        if self.open or self.orphans:
+        if self.open or not self.losses.settled:
             return []
         out: list[Decision] = []
         if self.next_step == len(self.steps):
@@ -223,7 +250,7 @@ class Cleave(Strategy):
             if self.cache is not None:  # the optimizer changed the weights, and the next batch has other activations
                 self.cache.forget({shard[0] for shard in self.reused})
         step = self.steps[self.next_step]
-        if step.groups and not view.online.any():
+        if step.groups and not self.losses.present.any():
             return out  # a pause: whoever joins first takes it up
         try:
             plan = self._plan(step, view)
@@ -238,7 +265,7 @@ class Cleave(Strategy):
         if self.iteration == 0:
             self.summary.add(plan)
         self.open += 1
-        return [*out, Dispatch(plan.tasks, label=step.label)]
+        return [*out, Dispatch(plan.tasks, tag=plan.parts, label=step.label)]
 
     def _plan(self, step: _Step, view: View) -> _Planned:
         """Rows of a step; steps that are alike share one table while the fleet stays the same."""
@@ -256,9 +283,9 @@ class Cleave(Strategy):
     # ------------------------------------------------------------------------------------------------------- physical
 
     def _rates(self, view: View, share: int) -> tuple[Rates, IntArray]:
-        """Rates of the devices that are online, and who they are; ``share`` rectangles must fit memory together."""
+        """Rates of the devices taken to be here, and who they are; ``share`` rectangles must fit memory together."""
         fleet = view.fleet
-        here = np.flatnonzero(view.online)
+        here = np.flatnonzero(self.losses.present)
         rates = Rates.of(
             fleet.compute_flops(view.workload.dtype)[here],
             view.downlink_bps[here] / 8,
@@ -282,7 +309,7 @@ class Cleave(Strategy):
                 egress=None if c.uplink_bps is None else c.uplink_bps / 8,
                 ingress=None if c.downlink_bps is None else c.downlink_bps / 8,
             )
-            self.tilings[key] = _renumbered(tiling, here)
+            self.tilings[key] = renumbered(tiling, here)
             self.used[here[tiling.device]] = True
             self.reasons[here] = tiling.left_out
         return self.tilings[key]
@@ -296,7 +323,7 @@ class Cleave(Strategy):
             ends = np.cumsum(dag.n[list(group)])
             gemm = Gemm(int(dag.m[group[0]]), int(ends[-1]), int(dag.k[group[0]]), item_bytes(dtype))
             tiling = self._tile(gemm, view, share)
-            tables.append(_rows(tiling, ends, dtype, self.config.pieces))
+            tables.append(tiling_rows(tiling, ends, dtype, self.config.pieces))
             time_s += tiling.time_s
             bounds.update({k: tiling.bounds[k] for k in BOUNDS})
             imbalance = max(imbalance, tiling.imbalance)
@@ -313,7 +340,7 @@ class Cleave(Strategy):
             }
         if step.central:
             rows = list(step.central)
-            central = _central_rows(dag, rows, view.fleet.size, dtype)
+            central = central_rows(dag, rows, view.fleet.size, dtype)
             tables.append(central)
             time_s = max(time_s, _central_time(central, view)) if step.groups else _central_time(central, view)
         return _Planned(TaskTable.concat(tables), time_s, dict(bounds), imbalance)
@@ -349,20 +376,48 @@ class Cleave(Strategy):
         columns = {name: changed.get(name, getattr(t, name)) for name in t.__dataclass_fields__}
         return _Planned(TaskTable(**columns), plan.time_s, plan.bounds, plan.imbalance)
 
+    # ------------------------------------------------------------------------------------------------------- recovery
+
+    def _watch(self, alarms: list[int], view: View) -> list[Decision]:
+        """Set the time at which departures of this instant are noticed."""
+        low, high = delay_range(self.config.detection_s)
+        draw = view.random("detection").uniform
+        return [WakeAt(view.now_s + (draw(low, high) if low < high else low), alarm) for alarm in alarms]
+
+    def _fleet_changed(self, devices: IntArray, view: View) -> None:
+        """Plans are for the devices taken to be here; who is gone or back holds no shards."""
+        self.fleet_version += 1
+        if self.cache is not None:
+            self.cache.drop(np.isin(np.arange(view.fleet.size), devices))
+
     def _recover(self, view: View) -> list[Decision]:
-        """Dispatch orphaned blocks to the devices that are online; with nobody there they wait."""
-        if not self.orphans or not view.online.any():
+        """Plan only the orphaned blocks again, on the devices taken to be here; with nobody there they wait."""
+        if not self.losses.plannable:
             return []
-        dtype = view.workload.dtype
-        tables = []
-        share = len(self.orphans)
-        for m, n, k in self.orphans:
-            tiling = self._tile(Gemm(m, n, k, item_bytes(dtype)), view, share)
-            tables.append(_rows(tiling, np.array([n]), dtype, self.config.pieces))
-        self.recovered_rows += share
-        self.orphans = []
+        began = time.perf_counter()
+        blocks = self.losses.plan(view.now_ns)
+        tables, parts = [TaskTable.build(device=[])], []
+        for block in blocks:
+            if self.config.model == "physical":
+                m, n, k = block
+                tiling = self._tile(Gemm(m, n, k, item_bytes(view.workload.dtype)), view, len(blocks))
+                tables.append(tiling_rows(tiling, np.array([n]), view.workload.dtype, self.config.pieces))
+            elif block is not None:
+                plan, tasks = self._areas(block, view)
+                tables.append(tasks)
+                parts.append((block, plan))
+        self.again = Dispatch(TaskTable.concat(tables), tag=parts, label="recovery/orphaned blocks")
+        charged = self.config.planning_s
+        took = time.perf_counter() - began if charged == "measured" else charged
+        return [WakeAt(view.now_s + took)] if took else self._send_again(view)
+
+    def _send_again(self, view: View) -> list[Decision]:
+        """Dispatch the plan of lost blocks, and plan what was noticed meanwhile."""
+        assert self.again is not None  # noqa: S101 - set where planning began
+        again, self.again = self.again, None
+        self.losses.sent(view.now_ns)
         self.open += 1
-        return [Dispatch(TaskTable.concat(tables), label="recovery/orphaned blocks")]
+        return [again, *self._recover(view)]
 
     # ---------------------------------------------------------------------------------------------------------- paper
 
@@ -395,13 +450,14 @@ class Cleave(Strategy):
                         word = "backward" if backward else "forward"
                         yield _Step(f"{word}/layer {layer}/{g.name}", ((0,),), (), (g,))
 
-    def _paper_plan(self, step: _Step, view: View) -> _Planned:
-        g: ListedGemm = step.key[0]
-        here = np.flatnonzero(view.online)
-        flops = view.fleet.compute_flops(view.workload.dtype)[here]
+    def _areas(self, g: ListedGemm, view: View) -> tuple[AreaPlan, TaskTable]:
+        """The published problem solved for one GEMM, and its rows."""
+        here = np.flatnonzero(self.losses.present)
+        dtype = view.workload.dtype
+        flops = view.fleet.compute_flops(dtype)[here]
         if np.isnan(flops).any():
-            raise PlanError(f"model: paper needs a {view.workload.dtype.label} rate of every device")
-        width = item_bytes(view.workload.dtype)
+            raise PlanError(f"model: paper needs a {dtype.label} rate of every device")
+        width = item_bytes(dtype)
         plan = solve_areas(
             g.m,
             g.n,
@@ -413,6 +469,11 @@ class Cleave(Strategy):
             cached=g.cached,
         )
         self.used[here] = True
+        return plan, paper_rows(g, plan, here, dtype, width)
+
+    def _paper_plan(self, step: _Step, view: View) -> _Planned:
+        g: ListedGemm = step.key[0]
+        plan, tasks = self._areas(g, view)
         self.shapes[g.name] = {
             "m": g.m,
             "n": g.n,
@@ -423,8 +484,7 @@ class Cleave(Strategy):
             "load_imbalance": plan.imbalance,
         }
         bounds = {k: v * g.count for k, v in plan.bounds.items()}
-        tasks = _paper_rows(g, plan, here, view.workload.dtype, width)
-        return _Planned(tasks, plan.time_s * g.count, bounds, plan.imbalance)
+        return _Planned(tasks, plan.time_s * g.count, bounds, plan.imbalance, [(g, plan)])
 
 
 SUFFIX = {Phase.FORWARD: "", Phase.BACKWARD_INPUT: " dX", Phase.BACKWARD_WEIGHT: " dW", Phase.RECOMPUTE: " again"}
@@ -514,31 +574,6 @@ def _read_again(dag: GemmDag, steps: list[_Step]) -> set[_Shard]:
     return {shard for shard, times in seen.items() if times > 1}
 
 
-def _renumbered(tiling: Tiling, here: IntArray) -> Tiling:
-    """The tiling with device numbers of the whole fleet."""
-    columns = {name: getattr(tiling, name) for name in tiling.__dataclass_fields__}
-    return Tiling(**{**columns, "device": here[tiling.device].astype(np.int32)})
-
-
-def _rows(tiling: Tiling, ends: IntArray, dtype: DType, pieces: int) -> TaskTable:
-    """Sub-tasks of a tiling, cut where one GEMM of the group ends; the first part brings the rows of A."""
-    parts = split_columns(tiling, ends)
-    k, width = tiling.gemm.k, item_bytes(dtype)
-    alpha, beta = parts.row1 - parts.row0, parts.col1 - parts.col0
-    own = np.where(parts.first, alpha * k * width, 0)
-    return TaskTable.build(
-        device=parts.device,
-        m=alpha,
-        n=beta,
-        k=k,
-        dtype=dtype,
-        bytes_in=own + beta * k * width,
-        bytes_out=alpha * beta * width,
-        resident_bytes=own + (beta * k + alpha * beta) * width,
-        overlap=pieces,
-    )
-
-
 def _rows_of(
     step: _Step, dag: GemmDag, plan: _Planned, tilings: dict[Any, Tiling], version: int, view: View
 ) -> Iterator[tuple[IntArray, tuple[_Shard, _Shard], BoolArray]]:
@@ -556,22 +591,6 @@ def _rows_of(
         raise PlanError("a plan and its rows disagree")
 
 
-def _central_rows(dag: GemmDag, nodes: list[int], coordinator: int, dtype: DType) -> TaskTable:
-    """Rows of the coordinator itself, one after another."""
-    shape = dag.count[nodes] == 1
-    return TaskTable.build(
-        device=np.full(len(nodes), coordinator),
-        kind=dag.kind[nodes],
-        m=np.where(shape, dag.m[nodes], 0),
-        n=np.where(shape, dag.n[nodes], 0),
-        k=np.where(shape, dag.k[nodes], 0),
-        dtype=dtype,
-        flops=dag.flops[nodes],
-        memory_bytes=dag.memory_bytes[nodes],
-        resident_bytes=0,
-    )
-
-
 def _central_time(rows: TaskTable, view: View) -> float:
     """Seconds that the coordinator needs by its profile."""
     c = view.fleet.coordinator
@@ -579,22 +598,3 @@ def _central_time(rows: TaskTable, view: View) -> float:
     if np.isnan(rate) and (rows.flops > 0).any():
         raise Infeasible(f"the coordinator ({c.name}) has no {view.workload.dtype.label} rate")
     return float(np.sum(c.launch_s + np.maximum(rows.flops / rate, rows.memory_bytes / c.memory_bandwidth)))
-
-
-def _paper_rows(g: ListedGemm, plan: AreaPlan, here: IntArray, dtype: DType, width: int) -> TaskTable:
-    """One row a device for all ``count`` products: a multiple of the row takes the same multiple of its time."""
-    alpha, beta, area = plan.rows, plan.cols, plan.area
-    travels = (0.0 if g.cached else alpha) + beta
-    return TaskTable.build(
-        device=here,
-        m=np.rint(alpha),
-        n=np.rint(beta),
-        k=g.k,
-        dtype=dtype,
-        flops=2.0 * area * g.k * g.count,
-        bytes_in=np.ceil(width * g.k * travels * g.count),
-        bytes_out=np.ceil(width * area * g.count),
-        memory_bytes=0,
-        resident_bytes=np.ceil(width * (alpha * g.k + beta * g.k + area)),
-        overlap=Overlap.PERFECT,
-    )

@@ -77,6 +77,11 @@ class TwinView:
         return self._twin.now / 1e9
 
     @property
+    def now_ns(self) -> int:
+        """Virtual time, nanoseconds."""
+        return self._twin.now
+
+    @property
     def online(self) -> np.ndarray[Any, Any]:
         """Which devices are here now."""
         return self._twin.online.copy()

@@ -436,3 +436,14 @@ def test_parts_side_by_side_are_the_same_to_the_bit(monkeypatch):
     monkeypatch.setattr(closed_lane.os, "cpu_count", lambda: 3)
     assert closed_lane.ClosedLane(link_arrays(fleet.links), size, compiled=True).parts_of(table)[1] == 3
     assert run().events_sha256 == alone.events_sha256
+
+
+def test_now_is_never_past():
+    """After months a float of seconds is coarser than 1 ns; a strategy that passes ``now_s`` on means now."""
+    months = 110 * 86_400 * S + 1
+    assert round(months / 1e9 * 1e9) == months - 1
+    fleet = bare_fleet(links(devices=2), Availability.of([[(0, FAR_NS)], [(0, months)]]))
+    script = Script(left=lambda _: WakeAt(months / 1e9, "now"), timer=Done())
+    recording = engine(fleet, script).run()
+    assert recording.end_ns == months
+    assert [hook for hook, *_ in script.heard] == ["left", "timer"]

@@ -17,7 +17,7 @@ from morphling.fleet.churn import Spans, laid_out
 from morphling.fleet.published import fleet_from_arrays
 from morphling.interfaces.strategy import Dispatch, Done, Each, IterationDone, Strategy, WakeAt
 from morphling.results import Results, metrics, write_run
-from morphling.strategies.cleave import Cleave
+from morphling.strategies.cleave import Cleave, CleaveConfig
 from morphling.types import FAR_NS, DType
 from morphling.workload import model_from_config, training_step
 from tests.oracle.worlds import FlopsAreNanoseconds, bare_fleet, rows
@@ -225,7 +225,7 @@ def cleave(availability: Availability | None = None) -> tuple[Any, Any]:
     )
     if availability is not None:
         fleet = replace(fleet, availability=availability)
-    strategy = Cleave()
+    strategy = Cleave(CleaveConfig(detection_s=0.0))  # the departure is known at once
     return Engine(fleet, work, strategy, Analytic(fleet=fleet)).run(), strategy
 
 

@@ -138,7 +138,13 @@ def test_metrics_by_hand(run):
         "paused_s": 0.0,
         "pauses": 0,
         "first_pause_s": None,
-        "not_available": {"first_pause_s": "there was no pause: a device was online all the time"},
+        "not_available": {
+            "first_pause_s": "there was no pause: a device was online all the time",
+            **dict.fromkeys(
+                [f"recovery_{part}_s" for part in ("detection", "planning", "redispatch", "recompute", "waiting")],
+                "the strategy reports no recoveries",
+            ),
+        },
     }
     assert {name: got[name] for name in expected} == expected
     assert got["phases"]["backward"] == {
