@@ -190,7 +190,8 @@ def _factor(text: str, number: str, unit: str, dimension: Dimension) -> Fraction
         raise UnitError(_unknown(text, number, unit, dimension))
     physical, factor = known
     if physical != sort.physical:
-        raise UnitError(f"'{text}' is a {physical}; {sort.noun} is needed, such as '{sort.example}'")
+        article = "an" if physical[0] in "aeiou" else "a"
+        raise UnitError(f"'{text}' is {article} {physical}; {sort.noun} is needed, such as '{sort.example}'")
     # Memory is never sold in bits, and 'Gb' for gigabytes is a common slip: the short form is refused, 'Gbit' is not.
     if sort.scale != 1 and unit.partition("/")[0].endswith("b"):
         bits, octets = (re.sub(r"b(?=/|$)", root, unit) for root in ("bit", "B"))

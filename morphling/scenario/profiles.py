@@ -88,6 +88,19 @@ class ProfileRecord(Record):
         return {dtype: number.value for dtype, number in self.efficiency.items()}
 
     @property
+    def achieved_flops(self) -> dict[str, float]:
+        """Rate of large GEMMs for each dtype, FLOP/s."""
+        return {dtype: peak.value * self.efficiency[dtype].value for dtype, peak in self.compute.items()}
+
+    @property
+    def ridge(self) -> dict[str, float]:
+        """Arithmetic intensity from which computing takes longer than memory, for each dtype, FLOP/B.
+
+        Achieved rate over sustained bandwidth: the ridge point of the roofline (Williams et al., CACM 2009).
+        """
+        return {dtype: rate / self.sustained_bandwidth for dtype, rate in self.achieved_flops.items()}
+
+    @property
     def usable_memory(self) -> int:
         """Memory without the operating system's reserve, bytes."""
         return self.memory.value - (0 if self.memory_reserved is None else self.memory_reserved.value)

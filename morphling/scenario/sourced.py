@@ -33,5 +33,5 @@ class Sourced(Record, Generic[V]):
         """The number with its unit, for people; a plain number where it has none."""
         found = next((m for m in type(self).model_fields["value"].metadata if isinstance(m, Quantity)), None)
         if found is None:
-            return units.format_number(float(self.value))  # type: ignore[arg-type]
-        return units.format_quantity(float(self.value), found.dimension)  # type: ignore[arg-type]
+            return units.format_number(float(self.value), 4)  # type: ignore[arg-type]
+        return units.format_quantity(float(self.value), found.dimension, 4)  # type: ignore[arg-type]
