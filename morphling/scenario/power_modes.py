@@ -5,9 +5,10 @@ A mode is named behind the profile: ``jetson-orin-nx-16gb@25w``.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, TypeAlias
 
-from pydantic import Field, StrictInt, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, StrictInt, StrictStr, ValidationInfo, field_validator
 
 from morphling.errors import ProfileError
 from morphling.scenario.data import is_path, suggestion
@@ -18,7 +19,16 @@ from morphling.units import format_frequency, format_number
 
 __all__ = ["PowerMode", "PowerModes", "split_mode"]
 
-_ModeName: TypeAlias = Annotated[str, Field(strict=True, pattern=r"^[a-z0-9][a-z0-9-]*$")]
+
+def _mode_name(name: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name):
+        near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        hint = f", did you mean '{near}'?" if near else ""
+        raise wrong(f"the name of a mode has small letters, digits and '-' only{hint}")
+    return name
+
+
+_ModeName: TypeAlias = Annotated[StrictStr, AfterValidator(_mode_name)]
 
 
 class PowerMode(Record):

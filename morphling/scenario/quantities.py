@@ -170,7 +170,7 @@ Duration: TypeAlias = Annotated[float, Quantity("time", step=Fraction(1, SECOND_
 Launch: TypeAlias = Annotated[float, Quantity("time", zero=True, below=_LAST_S)]
 Power: TypeAlias = Annotated[float, Quantity("power", zero=True)]
 Cap: TypeAlias = Annotated[float, Quantity("power")]
-Frequency: TypeAlias = Annotated[float, Quantity("frequency")]
+Frequency: TypeAlias = Annotated[float, Quantity("frequency", below=10**12)]
 Temperature: TypeAlias = Annotated[float, Quantity("temperature", zero=True)]
 Warming: TypeAlias = Annotated[float, Quantity("warming")]
 ThermalResistance: TypeAlias = Annotated[float, Quantity("thermal_resistance")]

@@ -148,7 +148,11 @@ def test_a_wrong_mode_in_a_scenario_names_its_place(tmp_path):
         ("gpu_clock: 408 MHz", "gpu_clock: 0 MHz", "a frequency of zero is not allowed here"),
         ("power: 25 W, kind: vendor", "power: 0 W, kind: vendor", "a power of zero is not allowed here"),
         ("25 W, kind: vendor,", "25 W,", "power_modes.modes.25w: missing key 'kind'"),
-        ("    25w:", "    25W:", "power_modes.modes.25W: "),
+        (
+            "    25w:",
+            "    25W:",
+            "power_modes.modes.25W: the name of a mode has small letters, digits and '-' only, did you mean '25w'?",
+        ),
     ],
 )
 def test_wrong_modes_in_a_profile(old, new, message):
