@@ -18,7 +18,7 @@ help:
 	@echo "make check      lint, format, types, storeys"
 	@echo "make format     put the code into its format"
 	@echo "make bench      the engine beside its slow twins"
-	@echo "make readme     write the real output of the commands into README.md"
+	@echo "make readme     write the real output of the commands into README.md and the tables of docs/devices.md"
 	@echo "make clean      remove .venv and what tools leave behind (runs/ stays)"
 
 run: $(VENV)/.installed
@@ -50,6 +50,7 @@ bench: $(VENV)/.installed
 
 readme: $(VENV)/.installed-dev
 	@$(BIN)/python tests/docs/test_readme.py
+	@$(BIN)/python tests/docs/test_devices_page.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -27,6 +27,8 @@ __all__ = [
     "format_bandwidth",
     "format_bytes",
     "format_compute",
+    "format_energy",
+    "format_energy_per_bit",
     "format_frequency",
     "format_number",
     "format_power",
@@ -37,8 +39,12 @@ __all__ = [
     "parse_exact",
 ]
 
-Dimension: TypeAlias = Literal["rate", "compute", "bytes", "bandwidth", "time", "power", "frequency"]
-"""``rate`` is of a link (bit/s); ``bandwidth`` is of a memory (B/s); ``compute`` is FLOP/s."""
+Dimension: TypeAlias = Literal[
+    "rate", "compute", "bytes", "bandwidth", "time", "power", "frequency",
+    "temperature", "warming", "thermal_resistance", "energy", "energy_per_bit",
+]  # fmt: skip
+"""``rate`` is of a link (bit/s); ``bandwidth`` is of a memory (B/s); ``compute`` is FLOP/s; ``warming`` is a difference
+of temperatures (K), ``temperature`` is a point on the Celsius scale and may be negative."""
 
 BASE_UNITS: Final[dict[str, str]] = {
     "rate": "bit/s",
@@ -48,18 +54,24 @@ BASE_UNITS: Final[dict[str, str]] = {
     "time": "s",
     "power": "W",
     "frequency": "Hz",
+    "temperature": "degC",
+    "warming": "K",
+    "thermal_resistance": "K/W",
+    "energy": "J",
+    "energy_per_bit": "J/bit",
 }
 """The unit that `parse` returns for each dimension."""
 
 
 @dataclass(frozen=True)
 class _Sort:
-    """What a dimension is called, an example to show, and how its base unit relates to the table's (bits)."""
+    """What a dimension is called, an example to show, how its base unit relates to the table's (bits), its bottom."""
 
     noun: str
     example: str
     physical: str
     scale: Fraction = Fraction(1)
+    lowest: Fraction = Fraction(0)
 
 
 _SORTS: Final[dict[str, _Sort]] = {
@@ -70,6 +82,11 @@ _SORTS: Final[dict[str, _Sort]] = {
     "time": _Sort("a time", "35 ms", "time"),
     "power": _Sort("a power", "15 W", "power"),
     "frequency": _Sort("a frequency", "625 MHz", "frequency"),
+    "temperature": _Sort("a temperature", "42 degC", "temperature", lowest=Fraction(-27315, 100)),
+    "warming": _Sort("a difference of temperatures", "2 K", "difference of temperatures"),
+    "thermal_resistance": _Sort("a thermal resistance", "6 K/W", "thermal resistance"),
+    "energy": _Sort("an energy", "15 Wh", "energy"),
+    "energy_per_bit": _Sort("an energy per bit", "130 nJ/bit", "energy per bit"),
 }
 
 _DECIMAL: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
@@ -77,7 +94,7 @@ _BINARY: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 def _table() -> dict[str, tuple[str, Fraction]]:
-    """Unit → (physical kind, factor in bit, bit/s, FLOP/s, s, W or Hz)."""
+    """Unit → (physical kind, factor in bit, bit/s, FLOP/s, s, W, Hz, degC, K, K/W, J or J/bit)."""
     table: dict[str, tuple[str, Fraction]] = {}
     for prefix, size in {**_DECIMAL, **_BINARY}.items():
         for root, bits in (("bit", 1), ("b", 1), ("B", 8)):
@@ -94,6 +111,14 @@ def _table() -> dict[str, tuple[str, Fraction]]:
         table[unit] = ("power", watts)
     for prefix, size in _DECIMAL.items():
         table[f"{prefix}Hz"] = ("frequency", Fraction(size))
+    table["degC"] = table["°C"] = ("temperature", Fraction(1))
+    table["K"] = ("difference of temperatures", Fraction(1))
+    table["K/W"] = table["degC/W"] = table["°C/W"] = ("thermal resistance", Fraction(1))
+    for prefix, joules in {"m": Fraction(1, 1000), "": Fraction(1), "k": Fraction(1000)}.items():
+        table[f"{prefix}J"] = ("energy", joules)
+        table[f"{prefix}Wh"] = ("energy", 3600 * joules)
+    for prefix, parts in {"": 0, "m": 3, "u": 6, "µ": 6, "μ": 6, "n": 9, "p": 12}.items():
+        table[f"{prefix}J/bit"] = ("energy per bit", Fraction(1, 10**parts))
     return table
 
 
@@ -138,8 +163,9 @@ def parse_exact(text: object, dimension: Dimension, *, zero: bool = True) -> Fra
     if unit is None:
         raise UnitError(_bare(number, dimension))
     value = _number(text, number) * _factor(text, number, unit, dimension)
-    if value < 0:
-        raise UnitError(f"'{text}': {sort.noun} cannot be negative")
+    if value < sort.lowest:
+        low = "negative" if sort.lowest == 0 else f"below {float(sort.lowest):g} {BASE_UNITS[dimension]}"
+        raise UnitError(f"'{text}': {sort.noun} cannot be {low}")
     if value == 0 and not zero:
         raise UnitError(f"'{text}': {sort.noun} of zero is not allowed here")
     return value
@@ -164,7 +190,8 @@ def _factor(text: str, number: str, unit: str, dimension: Dimension) -> Fraction
         raise UnitError(_unknown(text, number, unit, dimension))
     physical, factor = known
     if physical != sort.physical:
-        raise UnitError(f"'{text}' is a {physical}; {sort.noun} is needed, such as '{sort.example}'")
+        article = "an" if physical[0] in "aeiou" else "a"
+        raise UnitError(f"'{text}' is {article} {physical}; {sort.noun} is needed, such as '{sort.example}'")
     # Memory is never sold in bits, and 'Gb' for gigabytes is a common slip: the short form is refused, 'Gbit' is not.
     if sort.scale != 1 and unit.partition("/")[0].endswith("b"):
         bits, octets = (re.sub(r"b(?=/|$)", root, unit) for root in ("bit", "B"))
@@ -366,6 +393,17 @@ def format_frequency(hertz: float, digits: int = 3) -> str:
     return _scaled(hertz, _decimal_steps("Hz"), digits)
 
 
+def format_energy(joules: float, digits: int = 3) -> str:
+    """``15 Wh``; below that ``80 J``."""
+    return _scaled(joules, ((3.6e6, "kWh"), (3600.0, "Wh"), (1.0, "J"), (1e-3, "mJ")), digits)
+
+
+def format_energy_per_bit(joules: float, digits: int = 3) -> str:
+    """``130 nJ/bit``."""
+    parts = ((1.0, "J/bit"), (1e-3, "mJ/bit"), (1e-6, "uJ/bit"), (1e-9, "nJ/bit"), (1e-12, "pJ/bit"))
+    return _scaled(joules, parts, digits)
+
+
 def format_quantity(value: float, dimension: Dimension, digits: int = 3) -> str:
     """For people: the fitting prefix and ``digits`` significant digits.  `exact_text` is for files."""
     how = {
@@ -376,5 +414,7 @@ def format_quantity(value: float, dimension: Dimension, digits: int = 3) -> str:
         "time": format_time,
         "power": format_power,
         "frequency": format_frequency,
-    }[dimension]
-    return how(value, digits)
+        "energy": format_energy,
+        "energy_per_bit": format_energy_per_bit,
+    }.get(dimension)
+    return f"{format_number(value, digits)} {BASE_UNITS[dimension]}" if how is None else how(value, digits)

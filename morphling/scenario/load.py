@@ -21,7 +21,8 @@ from morphling.scenario.faults import fault_line, problems_of
 from morphling.scenario.files import file_digest, read_text
 from morphling.scenario.network_schema import TraceRates
 from morphling.scenario.overrides import apply_overrides
-from morphling.scenario.profiles import ProfileRecord, parse_profile
+from morphling.scenario.power_modes import split_mode
+from morphling.scenario.profiles import ProfileRecord, find_profile, parse_profile
 from morphling.scenario.schema import AlwaysOn, InlineProfile, Scenario, SessionFile, Sessions, TraceFile
 from morphling.scenario.sessions import availability_of, listed_stays
 from morphling.scenario.traces import parse_trace
@@ -180,10 +181,11 @@ def _absolute_at(value: Any, keys: Keys, home: Path) -> None:
     reference = value.get(last) if isinstance(value, dict) else None
     if not isinstance(reference, str):
         return
+    reference, mode = split_mode(reference) if last == "profile" else (reference, None)
     # Models are often called 'owner/name': a slash alone does not make a path of one.
     if last in {"path", "up_file"} or (reference.endswith(".json") if last == "model" else is_path(reference)):
         try:
-            value[last] = str(full_path(reference, home))
+            value[last] = str(full_path(reference, home)) + ("" if mode is None else f"@{mode}")
         except InputError as error:
             raise ScenarioError(f"{'.'.join(map(str, keys))}: {error}") from None
 
@@ -280,8 +282,9 @@ class _Reading:
                 self.profiles[reference] = found
 
     def profile(self, reference: str) -> ProfileRecord:
-        path = find_file("device_profiles", reference)
-        return parse_profile(self.text(path), str(path))
+        path, mode = find_profile(reference)
+        record = parse_profile(self.text(path), str(path))
+        return record if mode is None else record.in_mode(mode)
 
     def read_trace(self, path: Keys, link: TraceRates) -> None:
         key = _trace_reference(link), link.past_end

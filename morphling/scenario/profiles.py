@@ -6,56 +6,43 @@ assumed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Generic, Literal, Self, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Self
 
-from pydantic import Field, StrictStr, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from morphling.errors import InputError, ProfileError, ScenarioError
 from morphling.scenario.data import find_file, shipped_names
 from morphling.scenario.faults import problems_of
 from morphling.scenario.files import read_text
-from morphling.scenario.quantities import Bandwidth, Bytes, Compute, Launch, Power, Record, Reserve, Share, wrong
+from morphling.scenario.heat import Battery, SourcedPower, Thermal
+from morphling.scenario.power_modes import PowerModes, split_mode
+from morphling.scenario.quantities import Bandwidth, Bytes, Compute, Launch, Record, Reserve, Share, wrong
 from morphling.scenario.schema import DTypeName
+from morphling.scenario.sourced import Sourced, Text
 from morphling.scenario.yaml12 import read_yaml
 
-__all__ = ["ProfileRecord", "Sourced", "SourcedPower", "list_profiles", "load_profile", "parse_profile"]
+__all__ = ["Number", "ProfileRecord", "Sourced", "find_profile", "list_profiles", "load_profile", "parse_profile"]
 
-V = TypeVar("V")
-_Text = Annotated[StrictStr, Field(min_length=1)]
-
-
-class Sourced(Record, Generic[V]):
-    """A number and where it comes from."""
-
-    value: V = Field(description="The number, with its unit.")
-    source: _Text = Field(description="Where it comes from, for people.")
-    kind: Literal["vendor", "derived", "measured", "assumed"] = Field(description="How far it can be trusted.")
-
-    @property
-    def origin(self) -> str:
-        """``vendor: NVIDIA data sheet``."""
-        return f"{self.kind}: {self.source}"
+_FORMER_NAMES: Final = {"jetson-orin-nx": "jetson-orin-nx-16gb", "jetson-agx-orin": "jetson-agx-orin-64gb"}
+"""Names of version 0.1.0, from when these boards were there in one size only."""
 
 
-class SourcedPower(Record):
-    """Power of the device."""
+class Number(NamedTuple):
+    """One number of a profile, for people: ``compute.float16``, ``15 TFLOP/s``, ``derived``, where from."""
 
-    idle: Sourced[Power] = Field(description="Power when nothing runs, W.")
-    max: Sourced[Power] = Field(description="Power at full load, W.")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.max.value < self.idle.value:
-            raise wrong("max is below idle")
-        return self
+    field: str
+    value: str
+    kind: str
+    source: str
 
 
 class ProfileRecord(Record):
     """A device profile as read; properties give the numbers in base units, after the reserves and efficiencies."""
 
-    name: _Text = Field(description="Name by which scenarios refer to it.")
-    title: _Text = Field(description="Name for people.")
+    name: Text = Field(description="Name by which scenarios refer to it.")
+    title: Text = Field(description="Name for people.")
     device_class: Literal["jetson", "phone", "laptop", "server", "board"] = Field(
         alias="class", description="Kind of device."
     )
@@ -71,14 +58,23 @@ class ProfileRecord(Record):
     power: SourcedPower | None = Field(
         None, description="Idle and full-load power, W. Left out: no energy is reported."
     )
+    battery: Battery | None = Field(None, description="The battery. Left out: plugged in.")
+    thermal: Thermal | None = Field(None, description="How it warms and slows. Left out: never slows.")
+    power_modes: PowerModes | None = Field(None, description="Modes, named as profile@mode. Left out: there are none.")
+
+    @field_validator("memory_reserved")
+    @classmethod
+    def _leaves_memory(cls, reserve: Sourced[Reserve] | None, info: ValidationInfo) -> Sourced[Reserve] | None:
+        memory = info.data.get("memory")
+        if reserve is not None and memory is not None and reserve.value >= memory.value:
+            raise wrong(f"the reserve of {reserve.shown} leaves nothing of the memory of {memory.shown}")
+        return reserve
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if set(self.compute) != set(self.efficiency):
             odd = sorted(set(self.compute) ^ set(self.efficiency))
             raise wrong(f"compute and efficiency must name the same dtypes; only one of them has {', '.join(odd)}")
-        if self.memory_reserved is not None and self.memory_reserved.value >= self.memory.value:
-            raise wrong("memory_reserved leaves nothing of memory")
         return self
 
     @property
@@ -90,6 +86,19 @@ class ProfileRecord(Record):
     def achieved_share(self) -> dict[str, float]:
         """Efficiency for each dtype, in (0, 1]."""
         return {dtype: number.value for dtype, number in self.efficiency.items()}
+
+    @property
+    def achieved_flops(self) -> dict[str, float]:
+        """Rate of large GEMMs for each dtype, FLOP/s."""
+        return {dtype: peak.value * self.efficiency[dtype].value for dtype, peak in self.compute.items()}
+
+    @property
+    def ridge(self) -> dict[str, float]:
+        """Arithmetic intensity from which computing takes longer than memory, for each dtype, FLOP/B.
+
+        Achieved rate over sustained bandwidth: the ridge point of the roofline (Williams et al., CACM 2009).
+        """
+        return {dtype: rate / self.sustained_bandwidth for dtype, rate in self.achieved_flops.items()}
 
     @property
     def usable_memory(self) -> int:
@@ -117,19 +126,53 @@ class ProfileRecord(Record):
         return float("nan") if self.power is None else self.power.max.value
 
     @property
+    def numbers(self) -> list[Number]:
+        """Every number with its unit, kind and source, in the order of the file's schema; without the power modes."""
+        return [Number(field, number.shown, number.kind, number.source) for field, number in _numbers("", self)]
+
+    @property
     def sources(self) -> dict[str, str]:
         """Field (``compute.float16``, ``power.idle``) → kind and source."""
-        out = {f"compute.{d}": n.origin for d, n in self.compute.items()}
-        out |= {f"efficiency.{d}": n.origin for d, n in self.efficiency.items()}
-        out |= {"memory": self.memory.origin}
-        if self.memory_reserved is not None:
-            out["memory_reserved"] = self.memory_reserved.origin
-        out |= {"memory_bandwidth": self.memory_bandwidth.origin, "memory_efficiency": self.memory_efficiency.origin}
-        if self.launch is not None:
-            out["launch"] = self.launch.origin
+        return {field: number.origin for field, number in _numbers("", self)}
+
+    @property
+    def mode_names(self) -> list[str]:
+        """Names of the power modes, in the order of the file."""
+        return [] if self.power_modes is None else list(self.power_modes.modes)
+
+    def in_mode(self, name: str) -> ProfileRecord:
+        """The profile of the same board in a power mode; its name is ``profile@mode``.
+
+        Peak rates go with multiprocessors times clock, the memory's rate with the memory's clock, full-load power is
+        the mode's budget.  The achieved shares and the idle power's share of the budget are taken to be those of the
+        reference mode.  ``ProfileError`` if there is no such mode.
+        """
+        modes = self.power_modes
+        if modes is None:
+            raise ProfileError(f"{self.name} has no power modes; name it without '@{name}'")
+        mode = modes.named(name, self.name)
+        called = {"name": f"{self.name}@{name}", "title": f"{self.title}, power mode {name}"}
+        if name == modes.reference:
+            return self.model_copy(update=called)
+        changed: dict[str, Any] = {
+            "compute": {d: modes.compute(peak, mode) for d, peak in self.compute.items()},
+            "efficiency": {d: modes.efficiency(share) for d, share in self.efficiency.items()},
+            "memory_bandwidth": modes.bandwidth(self.memory_bandwidth, mode),
+        }
         if self.power is not None:
-            out |= {"power.idle": self.power.idle.origin, "power.max": self.power.max.origin}
-        return out
+            changed["power"] = modes.powers(self.power, mode)
+        return self.model_copy(update=called | changed)
+
+
+def _numbers(path: str, value: object) -> Iterator[tuple[str, Sourced[Any]]]:
+    if isinstance(value, Sourced):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _numbers(f"{path}.{key}", item)
+    elif isinstance(value, BaseModel) and not isinstance(value, PowerModes):
+        for key in type(value).model_fields:
+            yield from _numbers(f"{path}.{key}".lstrip("."), getattr(value, key))
 
 
 def list_profiles() -> list[str]:
@@ -137,8 +180,17 @@ def list_profiles() -> list[str]:
     return shipped_names("device_profiles")
 
 
+def find_profile(reference: str, folder: Path | None = None) -> tuple[Path, str | None]:
+    """The file and the power mode (None without one) that ``name``, ``path`` or either with ``@mode`` means.
+
+    ``InputError`` if there is no such file; names the nearest shipped name.
+    """
+    name, mode = split_mode(reference)
+    return find_file("device_profiles", _FORMER_NAMES.get(name, name), folder), mode
+
+
 def load_profile(reference: str, folder: Path | None = None) -> ProfileRecord:
-    """The profile of that name, or at that path (relative to ``folder``).
+    """The profile of that name, or at that path (relative to ``folder``); with ``@mode``, in that power mode.
 
     Raises
     ------
@@ -146,12 +198,13 @@ def load_profile(reference: str, folder: Path | None = None) -> ProfileRecord:
         There is none, or it has faults: all of them, each as file:line:col: field: reason.
     """
     try:
-        path = find_file("device_profiles", reference, folder)
-        return parse_profile(read_text(path), str(path))
+        path, mode = find_profile(reference, folder)
+        record = parse_profile(read_text(path), str(path))
     except ProfileError:
         raise
     except InputError as error:
         raise ProfileError(str(error)) from None
+    return record if mode is None else record.in_mode(mode)
 
 
 def parse_profile(text: str, origin: str) -> ProfileRecord:

@@ -33,11 +33,15 @@ __all__ = [
     "DRAW_KEYS",
     "Bandwidth",
     "Bytes",
+    "Cap",
     "Choice",
     "Compute",
     "Delay",
     "Draw",
     "Duration",
+    "Energy",
+    "EnergyPerBit",
+    "Frequency",
     "Launch",
     "Lognormal",
     "Normal",
@@ -52,7 +56,10 @@ __all__ = [
     "SampledDelay",
     "SampledRate",
     "Share",
+    "Temperature",
+    "ThermalResistance",
     "Uniform",
+    "Warming",
     "fleet_draw",
     "shape_of",
     "wrong",
@@ -65,6 +72,12 @@ _EXAMPLES = {
     "bandwidth": ["68 GB/s"],
     "time": ["35 ms", "0 s", "2 h"],
     "power": ["15 W", "500 mW"],
+    "frequency": ["625 MHz"],
+    "temperature": ["42 degC"],
+    "warming": ["2 K"],
+    "thermal_resistance": ["6 K/W"],
+    "energy": ["15 Wh"],
+    "energy_per_bit": ["130 nJ/bit"],
 }
 _UNIT_PATTERNS = {
     "rate": r"([kMGTPE]?|[KMGT]i)(bit|b|B)/s|[kMGTPE]?bps",
@@ -73,6 +86,12 @@ _UNIT_PATTERNS = {
     "bandwidth": r"([kMGTPE]?|[KMGT]i)(bit|B)/s",
     "time": r"s|ms|us|µs|μs|ns|min|h",
     "power": r"mW|W|kW",
+    "frequency": r"[kMGTPE]?Hz",
+    "temperature": r"degC|°C",
+    "warming": r"K",
+    "thermal_resistance": r"(K|degC|°C)/W",
+    "energy": r"[mk]?(J|Wh)",
+    "energy_per_bit": r"[munpµμ]?J/bit",
 }
 DRAW_KEYS = ["uniform", "normal", "lognormal", "choice"]
 """Keys that make a mapping a distribution."""
@@ -122,7 +141,8 @@ class Quantity:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """A string with a number and one of the usual units."""
-        number = r"^\s*\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
+        sign = r"[+-]?" if self.dimension == "temperature" else r"\+?"
+        number = rf"^\s*{sign}(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
         return {
             "type": "string",
             "pattern": f"{number}({_UNIT_PATTERNS[self.dimension]})\\s*$",
@@ -149,12 +169,21 @@ Delay: TypeAlias = Annotated[float, Quantity("time", zero=True, step=Fraction(1,
 Duration: TypeAlias = Annotated[float, Quantity("time", step=Fraction(1, SECOND_NS), below=_LAST_S)]
 Launch: TypeAlias = Annotated[float, Quantity("time", zero=True, below=_LAST_S)]
 Power: TypeAlias = Annotated[float, Quantity("power", zero=True)]
+Cap: TypeAlias = Annotated[float, Quantity("power")]
+Frequency: TypeAlias = Annotated[float, Quantity("frequency", below=10**12)]
+Temperature: TypeAlias = Annotated[float, Quantity("temperature", zero=True)]
+Warming: TypeAlias = Annotated[float, Quantity("warming")]
+ThermalResistance: TypeAlias = Annotated[float, Quantity("thermal_resistance")]
+Energy: TypeAlias = Annotated[float, Quantity("energy")]
+EnergyPerBit: TypeAlias = Annotated[float, Quantity("energy_per_bit", zero=True)]
 
 
 def _share(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1:
         return float(value)
-    raise wrong(f"a share in (0, 1] is needed, found {value!r}")
+    above = isinstance(value, int | float) and not isinstance(value, bool) and value > 1
+    more = ": nothing achieves more than its peak" if above else ""
+    raise wrong(f"a share in (0, 1] is needed, found {value!r}{more}")
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,9 @@ Profile: TypeAlias = Annotated[
 class FleetEntry(Record):
     """A group of devices of one kind."""
 
-    profile: Profile = Field(description="Name of a shipped profile, a path, or the device itself.")
+    profile: Profile = Field(
+        description="Name of a shipped profile or a path, either with @mode; or the device itself."
+    )
     count: Count = Field(1, description="How many such devices.")
     link: Link = Field(description="Either {downlink, uplink}, {trace} or {population}; latency, duplex and tcp.")
     cell: Behind | None = Field(
@@ -174,7 +176,9 @@ class FleetEntry(Record):
 class Coordinator(Record):
     """The parameter server; rates are seen from it, so it sends on its uplink what devices download."""
 
-    profile: Profile = Field("cloud-server", description="Name of a shipped profile, a path, or the machine itself.")
+    profile: Profile = Field(
+        "cloud-server", description="Name of a shipped profile or a path, either with @mode; or the machine itself."
+    )
     downlink: Rate | None = Field(None, description="Rate at which it receives, bit/s. Left out: unlimited.")
     uplink: Rate | None = Field(None, description="Rate at which it sends, bit/s. Left out: unlimited.")
 

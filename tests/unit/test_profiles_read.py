@@ -70,7 +70,7 @@ def test_what_may_be_left_out() -> None:
         ("value: 0.65", "value: 1.2", ":8:20: efficiency.float32.value: a share in (0, 1] is needed, found 1.2"),
         ("value: 0.65", "value: 0", ":8:20: efficiency.float32.value: a share in (0, 1] is needed, found 0"),
         ("value: 0.65", "value: .nan", ":8:20: efficiency.float32.value: a share in (0, 1] is needed, found nan"),
-        ("1.5 GB", "8 GB", ":1:1: memory_reserved leaves nothing of memory"),
+        ("1.5 GB", "8 GB", ":11:18: memory_reserved: the reserve of 8 GB leaves nothing of the memory of 8 GB"),
         (
             "68 GB/s",
             "68",

@@ -96,6 +96,12 @@ def test_accepted_spellings(text: str, dimension: units.Dimension, value: float)
         (".inf W", "power", "'.inf W': a power must be a finite number"),
         (float("nan"), "power", "nan: a power must be a finite number with a unit, such as '15 W'"),
         ("-1 s", "time", "'-1 s': a time cannot be negative"),
+        ("-300 degC", "temperature", "'-300 degC': a temperature cannot be below -273.15 degC"),
+        ("42 K", "temperature", "'42 K' is a difference of temperatures; a temperature is needed, such as '42 degC'"),
+        ("42 C", "temperature", "'42 C': unknown unit 'C'; a temperature looks like '42 degC'"),
+        ("6", "thermal_resistance", "6: a thermal resistance needs a unit: 6 K/W?"),
+        ("15 wh", "energy", "'15 wh': unknown unit 'wh', did you mean '15 Wh'?"),
+        ("130 nJ", "energy_per_bit", "'130 nJ': unknown unit 'nJ'; an energy per bit looks like '130 nJ/bit'"),
         ("1e31 s", "time", "'1e31 s': the number is out of range (1e-30 to 1e30)"),
         ("1e-31 s", "time", "'1e-31 s': the number is out of range (1e-30 to 1e30)"),
         ("1e99999999999999999999 s", "time", "'1e99999999999999999999 s': the number is out of range"),
@@ -123,7 +129,8 @@ def test_nothing_is_rounded_twice() -> None:
 
 def test_the_table_agrees_with_pint() -> None:
     registry = units._registry()
-    spelled = [u for u in units._TABLE if not u.endswith(("bps", "FLOPS"))]
+    alone = {"temperature", "difference of temperatures", "thermal resistance", "energy", "energy per bit"}
+    spelled = [u for u, (kind, _) in units._TABLE.items() if not u.endswith(("bps", "FLOPS")) and kind not in alone]
     assert len(spelled) > 60
     for unit in spelled:
         assert registry.Quantity(Fraction(1), unit).to_root_units().magnitude == units._TABLE[unit][1], unit
@@ -166,6 +173,10 @@ def test_exact_text() -> None:
         (1300, "power", "1.3 kW"),
         (0.25, "power", "250 mW"),
         (625e6, "frequency", "625 MHz"),
+        (-5, "temperature", "-5 degC"),
+        (54000, "energy", "15 Wh"),
+        (1.3e-7, "energy_per_bit", "130 nJ/bit"),
+        (6, "thermal_resistance", "6 K/W"),
     ],
 )
 def test_for_people(value: float, dimension: units.Dimension, text: str) -> None:

@@ -1,0 +1,90 @@
+"""Sections of a device profile on heat, power and battery: records and their checks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self, TypeAlias
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from morphling.scenario.quantities import (
+    Duration,
+    Energy,
+    EnergyPerBit,
+    Power,
+    Record,
+    Temperature,
+    ThermalResistance,
+    Warming,
+    wrong,
+)
+from morphling.scenario.sourced import Sourced
+
+__all__ = ["Battery", "SourcedPower", "Thermal"]
+
+_Above0To1: TypeAlias = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
+_Below1: TypeAlias = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
+_Exponent: TypeAlias = Annotated[float, Field(strict=True, ge=1, le=3, allow_inf_nan=False)]
+
+
+class SourcedPower(Record):
+    """Power of the device, and what its radio adds."""
+
+    idle: Sourced[Power] = Field(description="Power when nothing runs, W.")
+    max: Sourced[Power] = Field(description="Power at full load, W.")
+    radio_up: Sourced[EnergyPerBit] | None = Field(None, description="Energy of sending one bit, J/bit.")
+    radio_down: Sourced[EnergyPerBit] | None = Field(None, description="Energy of receiving one bit, J/bit.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.max.value < self.idle.value:
+            raise wrong("max is below idle")
+        return self
+
+
+class Battery(Record):
+    """What a device without a plug can spend."""
+
+    capacity: Sourced[Energy] = Field(description="Energy of the full battery, J.")
+    reserve: Sourced[_Below1] = Field(description="Share of it that training leaves, in [0, 1).")
+
+
+class Thermal(Record):
+    """Two heat stores in a row, junction and case, and a clock that falls when the case is too warm.
+
+    At steady power P the case settles at ``ambient + ambient_to_case * P``, the junction at
+    ``junction_to_case * P`` above that.
+    """
+
+    ambient: Sourced[Temperature] = Field(description="Temperature around the device, degC.")
+    ambient_to_case: Sourced[ThermalResistance] = Field(description="Resistance between case and ambient, K/W.")
+    case_time: Sourced[Duration] = Field(description="Time constant of the case while it warms, s.")
+    case_cooling_time: Sourced[Duration] = Field(description="Time constant of the case while it cools, s.")
+    junction_to_case: Sourced[ThermalResistance] = Field(description="Resistance between junction and case, K/W.")
+    junction_time: Sourced[Duration] = Field(description="Time constant of the junction, s.")
+    trip: Sourced[Temperature] = Field(description="Temperature of the case from which the clock falls, degC.")
+    hysteresis: Sourced[Warming] = Field(description="How far below trip the case cools before the clock rises, K.")
+    clock_floor: Sourced[_Above0To1] = Field(description="Lowest clock, as a share of the full one, in (0, 1].")
+    clock_steps: Sourced[Annotated[int, Field(strict=True, ge=1)]] | None = Field(
+        None, description="Steps between the full clock and the floor. Left out: any clock between."
+    )
+    power_exponent: Sourced[_Exponent] = Field(description="Power above static goes with this power of the clock.")
+    static_share: Sourced[_Below1] = Field(description="Share of the full power that no clock changes, in [0, 1).")
+
+    @field_validator("trip")
+    @classmethod
+    def _trips_above_ambient(cls, trip: Sourced[Temperature], info: ValidationInfo) -> Sourced[Temperature]:
+        ambient = info.data.get("ambient")
+        if ambient is not None and trip.value <= ambient.value:
+            raise wrong(f"trip of {trip.shown} is not above the ambient of {ambient.shown}")
+        return trip
+
+    @field_validator("hysteresis")
+    @classmethod
+    def _recovers(cls, hysteresis: Sourced[Warming], info: ValidationInfo) -> Sourced[Warming]:
+        ambient, trip = info.data.get("ambient"), info.data.get("trip")
+        if ambient is not None and trip is not None and trip.value - hysteresis.value <= ambient.value:
+            raise wrong(
+                f"the clock would never rise again: {trip.shown} less {hysteresis.shown} is not above the ambient "
+                f"of {ambient.shown}"
+            )
+        return hysteresis

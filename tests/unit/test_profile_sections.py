@@ -1,0 +1,127 @@
+"""Heat, radio and battery sections of profiles: read in base units, refused with place and field."""
+
+from __future__ import annotations
+
+import pytest
+
+from morphling.errors import ProfileError
+from morphling.scenario import data_folder, json_schema, list_profiles, load_profile
+from morphling.scenario.profiles import parse_profile
+
+PHONE = (data_folder("device_profiles") / "galaxy-s24-ultra.yaml").read_text(encoding="utf-8")
+BATTERY = """\
+battery:
+  capacity: {value: 18.5 Wh, source: a meter reading, kind: measured}
+  reserve: {value: 0.2, source: a choice of ours, kind: assumed}
+"""
+
+
+def test_heat_and_radio_of_a_phone():
+    phone = load_profile("galaxy-s24-ultra")
+    heat = phone.thermal
+    assert (heat.ambient.value, heat.ambient_to_case.value, heat.trip.value, heat.hysteresis.value) == (25, 6, 42, 2)
+    assert (heat.case_time.value, heat.case_cooling_time.value, heat.junction_time.value) == (200, 600, 3)
+    assert (heat.junction_to_case.value, heat.clock_floor.value) == (2.1, 0.55)
+    assert (heat.power_exponent.value, heat.static_share.value, heat.clock_steps) == (2, 0.28, None)
+    assert phone.power.radio_up.value == pytest.approx(130e-9)
+    assert phone.sources["thermal.clock_floor"].startswith("measured: PhoneArena")
+    assert phone.sources["thermal.hysteresis"].startswith("assumed: ")
+    # A steady 5 W ends above the trip, and gets there in 167 s: throttling was seen to begin near 150 s.
+    assert heat.ambient.value + heat.ambient_to_case.value * phone.max_w == 55
+
+
+def test_every_phone_has_heat_and_radio_and_nothing_else_has():
+    for name in list_profiles():
+        record = load_profile(name)
+        phone = record.device_class == "phone"
+        assert (record.thermal is not None) == phone, name
+        assert (record.power.radio_up is not None) == phone, name
+        assert record.battery is None, name
+
+
+@pytest.mark.parametrize(
+    ("name", "floor"),  # worst loop over best
+    [
+        ("galaxy-s24-ultra", 2710 / 4960),
+        ("galaxy-s23-ultra", 1951 / 3828),
+        ("tensor-g3", 1622 / 2382),
+        ("apple-a17-pro", 2681 / 3608),
+    ],
+)
+def test_clock_floors_are_the_measured_loops(name, floor):
+    assert load_profile(name).thermal.clock_floor.value == pytest.approx(floor, abs=0.005)
+
+
+def test_a_battery():
+    phone = parse_profile(PHONE + BATTERY, "p.yaml")
+    assert phone.battery.capacity.value == 18.5 * 3600
+    assert phone.battery.reserve.value == 0.2
+    shown = {number.field: number.value for number in phone.numbers}
+    assert shown["battery.capacity"] == "18.5 Wh"
+    assert shown["thermal.ambient_to_case"] == "6 K/W"
+    assert shown["power.radio_up"] == "130 nJ/bit"
+
+
+def test_an_ambient_below_zero():
+    assert parse_profile(PHONE.replace("25 degC", "-10 °C"), "p.yaml").thermal.ambient.value == -10
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("value: 6 K/W", "value: 6", "thermal.ambient_to_case.value: 6: a thermal resistance needs a unit: 6 K/W?"),
+        ("value: 6 K/W", "value: 0 K/W", "thermal.ambient_to_case.value: '0 K/W': a thermal resistance of zero"),
+        (
+            "value: 6 K/W",
+            "value: -6 K/W",
+            "thermal.ambient_to_case.value: '-6 K/W': a thermal resistance cannot be neg",
+        ),
+        ("value: 6 K/W", "value: .nan", "thermal.ambient_to_case.value: nan: a thermal resistance must be a finite"),
+        ("value: 200 s", "value: 0 s", "thermal.case_time.value: '0 s': a time of zero"),
+        ("value: 200 s", "value: 200 K", "thermal.case_time.value: '200 K' is a difference of temperatures; a time is"),
+        ("value: 42 degC", "value: 25 degC", "thermal.trip: trip of 25 degC is not above the ambient of 25 degC"),
+        (
+            "value: 42 degC",
+            "value: 315 K",
+            "thermal.trip.value: '315 K' is a difference of temperatures; a temperature",
+        ),
+        ("value: 2 K", "value: 17 K", "thermal.hysteresis: the clock would never rise again: 42 degC less 17 K"),
+        ("value: 2 K", "value: 2 degC", "thermal.hysteresis.value: '2 degC' is a temperature; a difference of"),
+        ("{value: 0.55", "{value: 1.1", "thermal.clock_floor.value: must be at most 1.0, found 1.1"),
+        ("{value: 0.55", "{value: 0", "thermal.clock_floor.value: must be above 0.0, found 0"),
+        ("{value: 0.55", "{value: true", "thermal.clock_floor.value: a number is needed, found true"),
+        (
+            "power_exponent: {value: 2,",
+            "power_exponent: {value: 4,",
+            "thermal.power_exponent.value: must be at most 3.0",
+        ),
+        ("{value: 0.28", "{value: 1", "thermal.static_share.value: must be below 1.0, found 1"),
+        ("hysteresis:", "hysteresys:", "thermal.hysteresys: unknown key, did you mean 'hysteresis'?"),
+        (
+            "radio_up: {value: 130 nJ/bit",
+            "radio_up: {value: 130 nJ",
+            "power.radio_up.value: '130 nJ': unknown unit 'nJ'",
+        ),
+        ("radio_up: {value: 130 nJ/bit", "radio_up: {value: 130 J", "power.radio_up.value: '130 J' is an energy"),
+        ("{value: 18.5 Wh", "{value: 0 Wh", "battery.capacity.value: '0 Wh': an energy of zero is not allowed here"),
+        ("{value: 18.5 Wh", "{value: 5000", "battery.capacity.value: 5000: an energy needs a unit: 5000 Wh"),
+        ("reserve: {value: 0.2", "reserve: {value: 1", "battery.reserve.value: must be below 1.0, found 1"),
+        (", source: a meter reading", "", "battery.capacity: missing key 'source'"),
+    ],
+)
+def test_wrong_sections_name_line_and_field(old, new, message):
+    text = PHONE + BATTERY
+    assert old in text
+    line = text[: text.index(old)].count("\n") + 1
+    with pytest.raises(ProfileError) as caught:
+        parse_profile(text.replace(old, new, 1), "p.yaml")
+    found = [row for row in str(caught.value).splitlines() if row.startswith(f"p.yaml:{line}:")]
+    assert len(found) == 1
+    assert message in found[0]
+
+
+def test_the_json_schema_knows_the_sections():
+    schema = json_schema("profile")
+    assert {"thermal", "battery", "power_modes"} <= schema["properties"].keys()
+    assert "trip" in schema["$defs"]["Thermal"]["required"]
+    assert "clock_steps" not in schema["$defs"]["Thermal"]["required"]
