@@ -111,7 +111,7 @@ class Engine:
         if needs_events or lane == "events":
             out_bps = fleet.coordinator.uplink_bps if shares[0] and not network else None
             in_bps = fleet.coordinator.downlink_bps if shares[1] and not network else None
-            net = network_arrays(fleet.links, fleet.coordinator, used=network)
+            net = network_arrays(fleet.links, fleet.coordinator) if network else None
             self.lane = EventLane(
                 arrays, fleet.size, fleet.links.half_duplex, out_bps, in_bps, net=net, compiled=compiled
             )

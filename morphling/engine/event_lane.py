@@ -44,7 +44,7 @@ class EventLane:
         capacity_out: float | None,
         capacity_in: float | None,
         *,
-        net: Net,
+        net: Net | None,
         compiled: bool | None,
     ) -> None:
         self.size = size
@@ -55,6 +55,7 @@ class EventLane:
         caps = [-1 if c is None else int(millibits(np.array([c]))[0]) for c in (capacity_out, capacity_in)]
         slot = np.zeros((2 * size, 10), np.int64)
         slot[:, K.NEXT_STEP] = -1
+        self.net = net
         self.shared = Shared(
             capacity=np.array(caps, np.int64),
             count=np.zeros(4, np.int64),
@@ -63,7 +64,6 @@ class EventLane:
             virtual=np.zeros(2),
             moment=np.zeros(2, np.int64),
             slot=slot,
-            net=net,
             real=np.zeros((2 * size, 3)),
         )
         self.row = np.zeros((16, K.ROW_COLUMNS), np.int64)
@@ -78,7 +78,9 @@ class EventLane:
         self.edges = 0
         self.slots: dict[int, _Slot] = {}
         self.logged = 0
-        self.fixed: tuple[Any, ...] = tuple(views(x) for x in (self.links, self.shared))
+        # The kernels take either what one capacity shares or a network; the other is None, and not compiled.
+        self.arrays = (links, self.shared, None) if net is None else (links, None, net)
+        self.fixed: tuple[Any, ...] = tuple(None if x is None else views(x) for x in self.arrays)
         self.fixed += tuple(memoryview(x) for x in (self.off, self.answer))  # type: ignore[arg-type]
         self.rebuild()
 
@@ -92,13 +94,13 @@ class EventLane:
     def run(self, name: str, *args: int, tail: bool = False, off: bool = False) -> Any:
         """Run a kernel in the way that suits the amount of work."""
         compiled = self.force if self.force is not None else is_loaded() or self.seen > COMPILE_AFTER
-        links, shared, off_at, answer = self.fixed
+        *arrays, off_at, answer = self.fixed
         if compiled:
-            links, shared, off_at, answer = self.links, self.shared, self.off, self.answer
+            arrays, off_at, answer = list(self.arrays), self.off, self.answer
         pool = self.pool if compiled else self.pool_views
         middle = (off_at,) if off else ()
         end = (answer,) if tail else ()
-        return getattr(kernels(compiled=compiled), name)(links, shared, pool, self.size, *middle, *args, *end)
+        return getattr(kernels(compiled=compiled), name)(*arrays, pool, self.size, *middle, *args, *end)
 
     def unsettled(self, running: Running, now_ns: int) -> IntArray:  # noqa: ARG002 - both lanes have it
         """Rows of a dispatch that are not settled."""
@@ -169,7 +171,7 @@ class EventLane:
         self.disp[place] = how, n, 0, 0
         self.counter[4] += n
         self.counter[2] = last
-        each = 16 if self.shared.net.state[K.NETWORK] else 6  # events that one row may add
+        each = 6 if self.net is None else 16  # events that one row may add
         self.counter[6] = max(int(self.counter[6]), each * widest + 64)
         self.room(each * n)
         bad = self.run("submit", first, last, running.time_ns, off=True)
@@ -194,7 +196,8 @@ class EventLane:
         """Nothing is in flight: forget all rows and stale events."""
         self.dev[:, QUEUES] = -1
         self.dev[:, K.PICKING] = 0
-        self.shared.net.link[:, K.NEXT_AT] = -1
+        if self.net is not None:
+            self.net.link[:, K.NEXT_AT] = -1
         for i in (0, 2, 3, 5, 6):
             self.counter[i] = 0
         self.edges = self.logged = 0

@@ -20,35 +20,34 @@ MOST_SEGMENTS = 65_535
 """Largest initial window, in segments, and largest segment, in bytes."""
 
 
-def network_arrays(links: Links, coordinator: Coordinator, *, used: bool) -> Net:
-    """Resources and flow slots of a fleet; small and unused where ``used`` is False.
+def network_arrays(links: Links, coordinator: Coordinator) -> Net:
+    """Resources and flow slots of a fleet.
 
     Raises ``EngineError`` on a TCP setting that int64 does not hold exactly.
     """
     cells = None if links.cells is None else link_arrays(links.cells)
-    size = links.size if used else 0
-    count = links.cells.size if used and links.cells is not None else 0
+    size = links.size
+    count = 0 if links.cells is None else links.cells.size
     resources = 2 * size + 2 * count + 2
     link = np.zeros((resources, K.LINK_COLUMNS), np.int64)
     link[:, K.CAPACITY] = link[:, K.FIRST_ON] = link[:, K.NEXT_AT] = -1
-    flow = np.zeros((max(2 * size, 1), K.FLOW_COLUMNS), np.int64)
+    flow = np.zeros((2 * size, K.FLOW_COLUMNS), np.int64)
     flow[:, K.PATH :] = flow[:, K.LAST_END] = flow[:, K.WIDEN_AT] = -1
     real = np.zeros((len(flow), 4))
     real[:, K.ENDS] = 9e18
     near = np.zeros((-(-len(flow) // 64), 2))
     near[:, 0] = 9e18
     longest = max(resources, len(flow))
-    tcp = np.zeros((max(size, 1), 2), np.int64)
-    loss = np.zeros(max(size, 1))
-    if used:
-        down, up = links.peak_bps()
-        link[:size, K.PEAK], link[size : 2 * size, K.PEAK] = millibits(down), millibits(up)
-        for place, rate in ((-2, coordinator.uplink_bps), (-1, coordinator.downlink_bps)):
-            link[place, K.CAPACITY] = -1 if rate is None else int(millibits(np.array([rate]))[0])
-        _tcp(links, tcp, loss)
+    tcp = np.zeros((size, 2), np.int64)
+    loss = np.zeros(size)
+    down, up = links.peak_bps()
+    link[:size, K.PEAK], link[size : 2 * size, K.PEAK] = millibits(down), millibits(up)
+    for place, rate in ((-2, coordinator.uplink_bps), (-1, coordinator.downlink_bps)):
+        link[place, K.CAPACITY] = -1 if rate is None else int(millibits(np.array([rate]))[0])
+    _tcp(links, tcp, loss)
     return Net(
-        state=np.array([used, count, -1, 0, 0, 0], np.int64),
-        cell=_cells_of(links) if used else np.full(1, -1, np.int64),
+        state=np.array([count, -1, 0, 0, 0], np.int64),
+        cell=_cells_of(links),
         cells=cells or _nothing(),
         link=link,
         spare=np.zeros((resources, 2)),

@@ -107,8 +107,27 @@ def account(dispatches: Sequence[DispatchRecord], size: int) -> Account:
                 _add(dispatch["coordinator_ns"], of, at, np.where(central, values, 0))
                 mine = np.where(central, 0, values)
             _add(dispatch[name], of, at, mine)
+        peers = gather(block, "peer")
+        if peers.max() >= 0:
+            _add_peers(device, dispatch, of, at, peers, sums)
         at += len(block)
     return Account(device, dispatch)
+
+
+def _add_peers(
+    device: dict[str, IntArray],
+    dispatch: dict[str, IntArray],
+    of: NDArray[np.int32] | None,
+    at: int,
+    peers: NDArray[Any],
+    sums: dict[str, IntArray],
+) -> None:
+    """What a row receives from its peer the peer has sent, and the other way round."""
+    rows = np.flatnonzero(peers >= 0)
+    for mine, theirs in (("bytes_down", "bytes_up"), ("bytes_up", "bytes_down")):
+        moved = sums[mine][rows]
+        np.add.at(device[theirs], peers[rows], moved)
+        _add(dispatch[theirs], None if of is None else of[rows], at, moved)
 
 
 def _add(total: IntArray, of: NDArray[np.int32] | None, at: int, values: IntArray) -> None:

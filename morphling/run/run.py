@@ -114,6 +114,27 @@ def replay(built: Built, progress: Callable[[float, int], None] | None = None) -
         ) from stop
 
 
+def _network_notes(built: Built) -> list[str]:
+    """What links share, and whether TCP limits them."""
+    links, notes = built.fleet.links, []
+    if links.cells is not None and links.cell is not None:
+        behind = int((links.cell >= 0).sum())
+        notes.append(
+            f"{behind} of {links.size} devices are behind {links.cells.size} cells, whose links they share max-min"
+            " fairly; a plan takes each device's link for its own until transfers have been observed"
+        )
+    if links.tcp is not None:
+        on = links.tcp.segment_bytes > 0
+        lossy = int((on & (links.tcp.loss > 0)).sum())
+        still = int((on & (links.latency_ns == 0)).sum())
+        notes.append(
+            f"TCP on {int(on.sum())} of {links.size} devices: slow start"
+            + (f", and the limit of Mathis et al. (1997) for loss on {lossy}" if lossy else "")
+            + (f"; {still} of them have no latency, so it limits nothing there" if still else "")
+        )
+    return notes
+
+
 def _draw(folder: Path) -> object:
     from morphling.figures import draw_overview  # noqa: PLC0415 - matplotlib costs a third of a second
 
@@ -137,6 +158,7 @@ def _notes(loaded: LoadedScenario, built: Built) -> list[str]:
     repeating = sorted(followed)
     if repeating:
         notes.append(f"link traces repeat when they end: {', '.join(repeating)}")
+    notes += _network_notes(built)
     notes += loaded.remarks
     if built.workload.model.note:
         notes.append(f"{built.workload.model.name}: {built.workload.model.note}")

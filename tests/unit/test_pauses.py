@@ -235,18 +235,18 @@ def test_a_device_that_returns_to_cleave_has_lost_its_shards():
     sent = sum(int(d.tasks.bytes_in.sum()) for d in quiet.dispatches)
     forward = max(d.settled_ns for d in quiet.dispatches if d.label.startswith("forward"))
     away, strategy = cleave(here([(0, forward), (forward + 100 * S, None)]))
-    # The first level of the recomputed pass goes out at the very instant at which the device leaves: it counts on shards
-    # that are there, and is lost.
+    # The first level of the recomputed pass goes out at the very instant at which the device leaves: it counts on
+    # shards that are there, and is lost.
     assert strategy.report()["shard_cache"]["hits"] == 3
     assert sum(int(d.lost.sum()) for d in away.dispatches) == 3
-    # All weights of the layer come again with the recomputed forward pass, 2 bytes each: q, k, v and o are 64 x 64, fc1
-    # and fc2 are 64 x 256.  The activations of the lost level, 16 x 64, were sent in vain, and then to each of its three
-    # blocks instead of once.
+    # All weights of the layer come again with the recomputed forward pass, 2 bytes each: q, k, v and o are 64 x 64,
+    # fc1 and fc2 are 64 x 256.  The activations of the lost level, 16 x 64, were sent in vain, and then to each of its
+    # three blocks instead of once.
     again, activations = 2 * (4 * 64 * 64 + 2 * 64 * 256), 2 * 16 * 64
     assert again == 98_304
     assert sum(int(d.tasks.bytes_in.sum()) for d in away.dispatches) == sent + again + 3 * activations
-    # The recomputed pass takes as long as the first one and the two copies of activations more, at 1 byte a microsecond;
-    # with kept shards it had been over sooner.
+    # The recomputed pass takes as long as the first one and the two copies of activations more, at 1 byte a
+    # microsecond; with kept shards it had been over sooner.
     again_ns = max(d.settled_ns for d in away.dispatches if d.label.startswith("recompute"))
     kept_ns = max(d.settled_ns for d in quiet.dispatches if d.label.startswith("recompute"))
     assert again_ns - forward - 100 * S == forward + 2 * activations * 1000

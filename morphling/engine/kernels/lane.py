@@ -34,7 +34,6 @@ from morphling.engine.kernels.records import (
     HEAP_TIME,
     LAST_END,
     LOG,
-    NETWORK,
     NEXT_AT,
     NEXT_STEP,
     NOTICE,
@@ -77,7 +76,7 @@ def needs_peer(p, r):
     return (p.row[r, BITS_IN] > 0 and p.row[r, GOT_DOWN] < n) or (p.row[r, BITS_OUT] > 0 and p.row[r, GOT_UP] < n)
 
 
-def submit(k, s, p, size, off, first, last, now):
+def submit(k, s, w, p, size, off, first, last, now):
     """Queue rows ``first:last`` of the pool on their devices; rows on absent devices are lost at once.
 
     Returns the first row that can never settle, or -1.
@@ -112,13 +111,49 @@ def submit(k, s, p, size, off, first, last, now):
             p.row[r, WAITS] == 0
             and p.row[r, STATE] == WAITING
             and p.row[r, READY] < 0
-            and not open_row(k, s, p, size, r, now)
+            and not open_row(k, s, w, p, size, r, now)
         ):
             return r
     return -1
 
 
-def advance(k, s, p, size, until, answer):
+def share_step(k, s, p, size, what, d, time):
+    """A step of a flow's own trace; returns False if the trace has ended under it."""
+    if what != STEP_DOWN and what != STEP_UP:
+        return True
+    upward = what == STEP_UP
+    base = size if upward else 0
+    slot = base + d
+    if s.slot[slot, NEXT_STEP] != time:
+        return True
+    rate, following = rate_at(k, d, upward, time)
+    if rate < 0:
+        return False
+    s.slot[slot, NEXT_STEP] = following
+    if rate != s.real[slot, CAP]:
+        share_recap(s, 1 if upward else 0, base, slot, time, rate)
+    if following < FAR:
+        event_add(p, following, what, d, 0)
+    return True
+
+
+def net_event(k, w, p, size, what, ident, time):
+    """A step of a shared link or a growing window; returns the device whose trace has ended under a flow, or -1."""
+    if what == STEP_LINK and w.link[ident, NEXT_AT] == time:
+        if w.link[ident, FLOWS] == 0:
+            w.link[ident, NEXT_AT] = -1
+        elif not net_step(k, w, p, size, ident, time):
+            f = w.link[ident, FIRST_ON] >> 2
+            return f - size if f >= size else f
+    elif what == WIDEN and w.flow[ident, ACTIVE] and w.flow[ident, WIDEN_AT] == time:
+        at_instant(w, time)
+        w.flow[ident, DOUBLINGS] += 1
+        net_rebound(k, w, size, ident)
+        net_widen(k, w, p, size, ident, time)
+    return -1
+
+
+def advance(k, s, w, p, size, until, answer):
     """Run events up to and including ``until``; ``answer`` receives (why it stopped, at what time, which row or
     device).
 
@@ -134,20 +169,21 @@ def advance(k, s, p, size, until, answer):
         time = p.heap[0, HEAP_TIME] if p.counter[0] > 0 else FAR
         side = -1
         slot = -1
-        if s.net.state[NETWORK]:
-            if time > s.net.state[AT] and s.net.state[DIRTY_LINKS] + s.net.state[DIRTY_FLOWS] > 0:
-                net_fill(s.net)
-            at, f = net_next(s.net)
+        if w is not None:  # one of the two records is None, and what would use it is not compiled
+            if time > w.state[AT] and w.state[DIRTY_LINKS] + w.state[DIRTY_FLOWS] > 0:
+                net_fill(w)
+            at, f = net_next(w)
             if at <= time and f >= 0:
                 time, side, slot = at, 1 if f >= size else 0, f
-        if s.capacity[0] >= 0:
-            at, f = share_next(s, 0, 0)
-            if at <= time and f >= 0:
-                time, side, slot = at, 0, f
-        if s.capacity[1] >= 0:
-            at, f = share_next(s, 1, size)
-            if f >= 0 and (at < time or (at == time and side < 0)):
-                time, side, slot = at, 1, f
+        if s is not None:
+            if s.capacity[0] >= 0:
+                at, f = share_next(s, 0, 0)
+                if at <= time and f >= 0:
+                    time, side, slot = at, 0, f
+            if s.capacity[1] >= 0:
+                at, f = share_next(s, 1, size)
+                if f >= 0 and (at < time or (at == time and side < 0)):
+                    time, side, slot = at, 1, f
         if time > until or time > told_at:
             if told_at < FAR:
                 answer[0], answer[1], answer[2] = NOTICE, told_at, 0
@@ -157,12 +193,12 @@ def advance(k, s, p, size, until, answer):
         fine = True
         d = -1
         if side >= 0:
-            if s.net.state[NETWORK]:
-                net_remove(s.net, slot, time)
-            else:
+            if w is not None:
+                net_remove(w, slot, time)
+            if s is not None:
                 share_remove(s, side, side * size, slot, time)
             d = slot - side * size
-            fine = sent(k, s, p, size, d, side == 1, time)
+            fine = sent(k, s, w, p, size, d, side == 1, time)
         else:
             what, ident, tag = event_pop(p)
             if (
@@ -183,61 +219,39 @@ def advance(k, s, p, size, until, answer):
                         p.row[r, COMP_END] = time
                         if p.row[r, BITS_OUT] == 0:
                             p.row[r, UP_START] = p.row[r, UP_END] = time
-                            fine = finish(k, s, p, size, r, time)
+                            fine = finish(k, s, w, p, size, r, time)
                 else:
                     p.row[r, COMP_END] = time
                     if whole(p, r):
-                        fine = finish(k, s, p, size, r, time)
-                fine = kick(k, s, p, size, d, time) and fine
+                        fine = finish(k, s, w, p, size, r, time)
+                fine = kick(k, s, w, p, size, d, time) and fine
             elif what == OVER_DOWN:
                 d = ident
-                fine = sent(k, s, p, size, d, False, time)
+                fine = sent(k, s, w, p, size, d, False, time)
             elif what == OVER_UP:
                 d = ident
-                fine = sent(k, s, p, size, d, True, time)
+                fine = sent(k, s, w, p, size, d, True, time)
             elif what == ARRIVE_DOWN or what == ARRIVE_UP:
                 d = p.row[ident, ON_DEVICE]
                 if p.row[ident, STATE] == WAITING:
-                    fine = arrived(k, s, p, size, ident, what == ARRIVE_UP, time)
+                    fine = arrived(k, s, w, p, size, ident, what == ARRIVE_UP, time)
             elif what == RELEASE:
                 d = p.row[ident, ON_DEVICE]
                 p.row[ident, WAITS] -= 1
                 if p.row[ident, WAITS] == 0 and p.row[ident, STATE] == WAITING:
-                    fine = open_row(k, s, p, size, ident, time)
+                    fine = open_row(k, s, w, p, size, ident, time)
             elif what == PICK:
                 d = ident
                 p.dev[d, PICKING] = 0
-                fine = start_down(k, s, p, size, d, time)
-                fine = start_up(k, s, p, size, d, time) and fine
-            elif what == STEP_DOWN or what == STEP_UP:
-                upward = what == STEP_UP
-                d = ident
-                slot = (size if upward else 0) + d
-                if s.slot[slot, NEXT_STEP] == time:
-                    rate, following = rate_at(k, d, upward, time)
-                    if rate < 0:
-                        fine = False
-                    else:
-                        s.slot[slot, NEXT_STEP] = following
-                        if rate != s.real[slot, CAP]:
-                            base = size if upward else 0
-                            share_recap(s, 1 if upward else 0, base, slot, time, rate)
-                        if following < FAR:
-                            event_add(p, following, what, d, 0)
-            elif what == STEP_LINK:
-                if s.net.link[ident, NEXT_AT] == time:
-                    if s.net.link[ident, FLOWS] == 0:
-                        s.net.link[ident, NEXT_AT] = -1
-                    elif not net_step(k, s.net, p, size, ident, time):
-                        fine = False
-                        d = s.net.link[ident, FIRST_ON] >> 2
-                        if d >= size:
-                            d -= size
-            elif what == WIDEN and s.net.flow[ident, ACTIVE] and s.net.flow[ident, WIDEN_AT] == time:
-                at_instant(s.net, time)
-                s.net.flow[ident, DOUBLINGS] += 1
-                net_rebound(k, s.net, size, ident)
-                net_widen(k, s.net, p, size, ident, time)
+                fine = start_down(k, s, w, p, size, d, time)
+                fine = start_up(k, s, w, p, size, d, time) and fine
+            else:
+                if w is not None:
+                    d = net_event(k, w, p, size, what, ident, time)
+                    fine = d < 0
+                if s is not None:
+                    d = ident
+                    fine = share_step(k, s, p, size, what, d, time)
         if not fine:
             answer[0], answer[1], answer[2] = STUCK, time, d
             return
@@ -245,7 +259,7 @@ def advance(k, s, p, size, until, answer):
             told_at = time
 
 
-def stop_stage(s, p, size, d, stage, now):
+def stop_stage(s, w, p, size, d, stage, now):
     """End what one stage of a device (0 download, 1 compute, 2 upload) is busy with; its event becomes stale."""
     p.dev[d, EPOCH + stage] += 1
     if stage == 0:
@@ -255,22 +269,26 @@ def stop_stage(s, p, size, d, stage, now):
     else:
         p.dev[d, BUSY_UP] = 0
     side = stage >> 1
-    if s.net.state[NETWORK]:
-        if stage != 1 and d < size and s.net.flow[side * size + d, ACTIVE]:
-            net_remove(s.net, side * size + d, now)
-    elif stage != 1 and d < size and s.capacity[side] >= 0 and s.slot[side * size + d, NEXT_STEP] >= 0:
-        share_remove(s, side, side * size, side * size + d, now)
+    if stage == 1 or d == size:
+        return
+    slot = side * size + d
+    if w is not None:
+        if w.flow[slot, ACTIVE]:
+            net_remove(w, slot, now)
+    if s is not None:
+        if s.capacity[side] >= 0 and s.slot[slot, NEXT_STEP] >= 0:
+            share_remove(s, side, side * size, slot, now)
 
 
-def drop_device(k, s, p, size, d, now):
+def drop_device(k, s, w, p, size, d, now):
     """A device leaves: every row it has not finished is lost at this instant, and its queues are empty.
 
     Returns whether every other device that this unblocked can go on.
     """
     for stage in range(3):
-        stop_stage(s, p, size, d, stage, now)
-    if s.net.state[NETWORK]:
-        s.net.flow[d, LAST_END] = s.net.flow[size + d, LAST_END] = -1  # its connections are gone
+        stop_stage(s, w, p, size, d, stage, now)
+    if w is not None:
+        w.flow[d, LAST_END] = w.flow[size + d, LAST_END] = -1  # its connections are gone
     told = p.counter[3]
     r = p.dev[d, Q_HEAD]
     while r >= 0:
@@ -283,11 +301,11 @@ def drop_device(k, s, p, size, d, now):
     for j in range(told, p.counter[3]):  # rows elsewhere that waited for the lost ones no longer block their queues
         e = p.row[p.row[j, LOG], ON_DEVICE]
         if e != d:
-            fine = kick(k, s, p, size, e, now) and fine
+            fine = kick(k, s, w, p, size, e, now) and fine
     return fine
 
 
-def withdraw(k, s, p, size, first, last, peer, now):
+def withdraw(k, s, w, p, size, first, last, peer, now):
     """Withdraw the rows ``first:last`` that are not done: they are lost, and stages at work on them are freed at once.
 
     With ``peer`` >= 0 only those that still need that peer.
@@ -300,12 +318,12 @@ def withdraw(k, s, p, size, first, last, peer, now):
         r = p.row[j, LOG]
         d = p.row[r, ON_DEVICE]
         if p.dev[d, BUSY_DOWN] > 0 and p.dev[d, Q_DOWN] == r:
-            stop_stage(s, p, size, d, 0, now)
+            stop_stage(s, w, p, size, d, 0, now)
         if p.dev[d, BUSY_COMP] > 0 and p.dev[d, Q_COMP] == r:
-            stop_stage(s, p, size, d, 1, now)
+            stop_stage(s, w, p, size, d, 1, now)
         if p.dev[d, BUSY_UP] > 0 and p.dev[d, Q_UP] == r:
-            stop_stage(s, p, size, d, 2, now)
+            stop_stage(s, w, p, size, d, 2, now)
     fine = True
     for j in range(told, p.counter[3]):
-        fine = kick(k, s, p, size, p.row[p.row[j, LOG], ON_DEVICE], now) and fine
+        fine = kick(k, s, w, p, size, p.row[p.row[j, LOG], ON_DEVICE], now) and fine
     return fine

@@ -69,7 +69,7 @@ class Times(NamedTuple):
 
 
 # columns of Net.state, Net.link, Net.spare, Net.flow, Net.real, Net.tcp
-NETWORK, CELLS, AT, DIRTY_LINKS, DIRTY_FLOWS, STAMP = range(6)
+CELLS, AT, DIRTY_LINKS, DIRTY_FLOWS, STAMP = range(5)
 CAPACITY, FLOWS, DEMAND, FIRST_ON, NEXT_AT, DIRTY_LINK, SEEN_LINK, TIGHT, HUNGRY, HELD_BACK, PEAK = range(11)
 REMAINS, LEVEL = range(2)
 (ACTIVE, BOUND, MOMENT, RTT, DOUBLINGS, LAST_END, WIDEN_AT, MATHIS, DIRTY_FLOW, SEEN, PATH) = range(11)
@@ -87,7 +87,7 @@ class Net(NamedTuple):
     coordinator, into it.  Flow ``side · D + device`` is the one transfer a device can have on a side.
     """
 
-    state: Any  # int64[6], columns named above; NETWORK: whether any of this is in use
+    state: Any  # int64[5], columns named above
     cell: Any  # int64[D]: the cell of each device, -1 = none
     cells: LinkArrays  # links of the cells
     link: Any  # int64[R, 11]; CAPACITY in millibit/s, -1 = unlimited; FIRST_ON: 4 flow + place in its path, -1 = none
@@ -122,7 +122,6 @@ class Shared(NamedTuple):
     virtual: Any  # float64[2]: V, millibits
     moment: Any  # int64[2]: time of V
     slot: Any  # int64[2 D, 10]; NEXT_STEP: next trace step of the slot's flow, -1 = no flow
-    net: Net
     real: Any  # float64[2 D, 3]: FINISH virtual (millibits) at the level, else real (ns); CAP; LEFT if the cap is 0
 
 

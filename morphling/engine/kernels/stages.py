@@ -27,7 +27,6 @@ from morphling.engine.kernels.records import (
     GOT_UP,
     HALF_DUPLEX,
     LATENCY,
-    NETWORK,
     NEXT_STEP,
     ON_DEVICE,
     OUT_LEN,
@@ -56,10 +55,18 @@ from morphling.engine.kernels.records import (
 from morphling.engine.kernels.water import share_add
 
 
-def begin_flow(k, s, p, size, d, peer, upward, now, bits):
+def begin_flow(k, s, w, p, size, d, peer, upward, now, bits):
     """Put ``bits`` on a link.  Returns False if they can never arrive."""
-    if s.net.state[NETWORK]:
-        return net_add(k, s.net, p, size, d, peer, upward, now, bits)
+    fine = False
+    if w is not None:  # one of the two records is None, and what would use it is not compiled
+        fine = net_add(k, w, p, size, d, peer, upward, now, bits)
+    if s is not None:
+        fine = share_begin(k, s, p, size, d, upward, now, bits)
+    return fine
+
+
+def share_begin(k, s, p, size, d, upward, now, bits):
+    """Put ``bits`` on a private link, or on one direction of the coordinator's."""
     side = 1 if upward else 0
     if s.capacity[side] < 0:
         end = transfer_end(k, d, upward, now, bits)
@@ -78,7 +85,7 @@ def begin_flow(k, s, p, size, d, peer, upward, now, bits):
     return True
 
 
-def start_down(k, s, p, size, d, now):
+def start_down(k, s, w, p, size, d, now):
     """Start the next download of a device if it may; returns False on a transfer that can never end."""
     if p.dev[d, BUSY_DOWN] > 0:
         return True
@@ -94,7 +101,7 @@ def start_down(k, s, p, size, d, now):
         return True
     n = p.row[r, TILES]
     if n == 0:
-        return start_together(k, s, p, size, d, r, now)
+        return start_together(k, s, w, p, size, d, r, now)
     if p.dev[d, HALF_DUPLEX]:
         if p.dev[d, BUSY_UP] > 0:
             return True
@@ -113,11 +120,11 @@ def start_down(k, s, p, size, d, now):
         p.row[r, DOWN_START] = now
     p.dev[d, BUSY_DOWN] = 1
     return begin_flow(
-        k, s, p, size, d, p.row[r, PEER], False, now, p.row[r, BITS_IN] * (j + 1) // n - p.row[r, BITS_IN] * j // n
+        k, s, w, p, size, d, p.row[r, PEER], False, now, p.row[r, BITS_IN] * (j + 1) // n - p.row[r, BITS_IN] * j // n
     )
 
 
-def start_together(k, s, p, size, d, r, now):
+def start_together(k, s, w, p, size, d, r, now):
     """Perfect overlap: the three stages of row ``r`` start at one instant, when it is at the front of all three."""
     skip_computed(p, d)
     skip_uploaded(p, d)
@@ -129,13 +136,13 @@ def start_together(k, s, p, size, d, r, now):
     event_add(p, now + p.row[r, DURATION], OVER_COMP, d, p.dev[d, EPOCH + 1])
     if p.row[r, BITS_IN] > 0:
         p.dev[d, BUSY_DOWN] = 1
-        fine = begin_flow(k, s, p, size, d, p.row[r, PEER], False, now, p.row[r, BITS_IN])
+        fine = begin_flow(k, s, w, p, size, d, p.row[r, PEER], False, now, p.row[r, BITS_IN])
     else:
         p.row[r, DOWN_END] = now
         p.row[r, SENT_DOWN] = p.row[r, GOT_DOWN] = 1
     if p.row[r, BITS_OUT] > 0:
         p.dev[d, BUSY_UP] = 1
-        fine = begin_flow(k, s, p, size, d, p.row[r, PEER], True, now, p.row[r, BITS_OUT]) and fine
+        fine = begin_flow(k, s, w, p, size, d, p.row[r, PEER], True, now, p.row[r, BITS_OUT]) and fine
     else:
         p.row[r, UP_END] = now
         p.row[r, SENT_UP] = p.row[r, GOT_UP] = 1
@@ -178,7 +185,7 @@ def start_comp(p, size, d, now):
     event_add(p, end, OVER_COMP, d, p.dev[d, EPOCH + 1])
 
 
-def start_up(k, s, p, size, d, now):
+def start_up(k, s, w, p, size, d, now):
     """Start the next upload of a device if it may; returns False on a transfer that can never end."""
     if p.dev[d, BUSY_UP] > 0:
         return True
@@ -199,11 +206,11 @@ def start_up(k, s, p, size, d, now):
         p.row[r, UP_START] = now
     p.dev[d, BUSY_UP] = 1
     return begin_flow(
-        k, s, p, size, d, p.row[r, PEER], True, now, p.row[r, BITS_OUT] * (j + 1) // n - p.row[r, BITS_OUT] * j // n
+        k, s, w, p, size, d, p.row[r, PEER], True, now, p.row[r, BITS_OUT] * (j + 1) // n - p.row[r, BITS_OUT] * j // n
     )
 
 
-def kick(k, s, p, size, d, now):
+def kick(k, s, w, p, size, d, now):
     """Start whatever a device can start now; who has a half-duplex channel next is seen when all else has happened."""
     if p.dev[d, HALF_DUPLEX]:
         start_comp(p, size, d, now)
@@ -211,31 +218,31 @@ def kick(k, s, p, size, d, now):
             p.dev[d, PICKING] = 1
             event_add(p, now, PICK, d, 0)
         return True
-    fine = start_down(k, s, p, size, d, now)
+    fine = start_down(k, s, w, p, size, d, now)
     start_comp(p, size, d, now)
-    fine = start_up(k, s, p, size, d, now) and fine
+    fine = start_up(k, s, w, p, size, d, now) and fine
     # once more: the row that started together may download nothing
-    return start_down(k, s, p, size, d, now) and fine
+    return start_down(k, s, w, p, size, d, now) and fine
 
 
-def open_row(k, s, p, size, r, now):
+def open_row(k, s, w, p, size, r, now):
     """A row has been released and its dependencies are done."""
     p.row[r, READY] = now
     if p.row[r, BITS_IN] == 0 and p.row[r, TILES] > 0:  # an empty payload is instant
         p.row[r, DOWN_START] = p.row[r, DOWN_END] = now
         p.row[r, SENT_DOWN] = p.row[r, GOT_DOWN] = p.row[r, TILES]
-    return kick(k, s, p, size, p.row[r, ON_DEVICE], now)
+    return kick(k, s, w, p, size, p.row[r, ON_DEVICE], now)
 
 
-def finish(k, s, p, size, r, now):
+def finish(k, s, w, p, size, r, now):
     """A row is done: settle it and open what waited for it."""
     settle(p, r, now, DONE)
     fine = True
     for j in range(p.row[r, OUT_PTR], p.row[r, OUT_PTR] + p.row[r, OUT_LEN]):
-        w = p.edge[j]
-        p.row[w, WAITS] -= 1
-        if p.row[w, WAITS] == 0 and p.row[w, STATE] == WAITING:
-            fine = open_row(k, s, p, size, w, now) and fine
+        later = p.edge[j]
+        p.row[later, WAITS] -= 1
+        if p.row[later, WAITS] == 0 and p.row[later, STATE] == WAITING:
+            fine = open_row(k, s, w, p, size, later, now) and fine
     return fine
 
 
@@ -249,7 +256,7 @@ def whole(p, r):
     )
 
 
-def sent(k, s, p, size, d, upward, now):
+def sent(k, s, w, p, size, d, upward, now):
     """The last bit of a tile has left: free the link, and let it arrive after the latency."""
     if upward:
         r = p.dev[d, Q_UP]
@@ -264,11 +271,11 @@ def sent(k, s, p, size, d, upward, now):
         latency += k.device[p.row[r, PEER], LATENCY]
     if latency > 0:
         event_add(p, now + latency, ARRIVE_UP if upward else ARRIVE_DOWN, r, 0)
-        return kick(k, s, p, size, d, now)
-    return arrived(k, s, p, size, r, upward, now)
+        return kick(k, s, w, p, size, d, now)
+    return arrived(k, s, w, p, size, r, upward, now)
 
 
-def arrived(k, s, p, size, r, upward, now):
+def arrived(k, s, w, p, size, r, upward, now):
     """A tile is at the other end."""
     n = max(p.row[r, TILES], 1)
     if upward:
@@ -281,5 +288,5 @@ def arrived(k, s, p, size, r, upward, now):
             p.row[r, DOWN_END] = now
     fine = True
     if p.row[r, STATE] == WAITING and whole(p, r):
-        fine = finish(k, s, p, size, r, now)
-    return kick(k, s, p, size, p.row[r, ON_DEVICE], now) and fine
+        fine = finish(k, s, w, p, size, r, now)
+    return kick(k, s, w, p, size, p.row[r, ON_DEVICE], now) and fine
