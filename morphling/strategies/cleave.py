@@ -40,6 +40,7 @@ _Shard: TypeAlias = tuple[int, int, tuple[int, ...]]
 """(tensor, axis, placement)."""
 
 BOUNDS = ("uplink", "download", "compute", "coordinator")
+IDLE = ("never needed", "not online when a step was planned")
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,7 @@ class CleaveConfig:
         fill and drain, or ``perfect`` (the longest of the three; what ``model: paper`` always assumes)
     tiles : pieces of a pipelined sub-task
     cache : keep shards that a later level reads again, least recently used first out (physical only)
-    gemms : for ``model: paper``: ``linear`` (linear layers, batch merged) or ``artifact`` (the artifact's list, quirks
-        kept)
+    gemms : for ``model: paper``: ``linear`` (linear layers, batch merged) or ``artifact`` (the published list as it is)
     detection_s : seconds until the coordinator notices that a device left; or ``[lowest, highest]``, of which one is
         drawn, uniformly, for each instant at which devices leave.  The default is the published heartbeat timeout.
     planning_s : seconds charged for each plan of lost blocks, or ``measured``: the wall time that the solver took (two
@@ -158,7 +158,7 @@ class Cleave(Strategy):
     def start(self, view: View) -> Decisions:
         """Plan the iteration's steps and dispatch the first."""
         self.used = np.zeros(view.fleet.size, bool)
-        self.reasons = np.zeros(view.fleet.size, np.int64)
+        self.reasons = np.full(view.fleet.size, -1)
         self.losses = Losses(view.online)
         if self.config.model == "paper":
             self.steps = list(self._paper_steps(view))
@@ -206,7 +206,7 @@ class Cleave(Strategy):
     def report(self) -> dict[str, Any]:
         """Estimate, bounds, balance, devices left out and why, the distinct shapes, and what was assumed."""
         unused = ~self.used
-        counts = Counter(LeftOut(r).label if r else "never needed" for r in self.reasons[unused].tolist())
+        counts = Counter(LeftOut(r).label if r > 0 else IDLE[-r] for r in self.reasons[unused].tolist())
         out: dict[str, Any] = {
             "strategy": "cleave",
             "model": self.config.model,

@@ -1,4 +1,4 @@
-"""The slow twin's network by hand: cells, transfers between devices, TCP; every value is worked out on paper."""
+"""Shared links by hand, for the engine and for its slow twin: every value is worked out on paper."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from morphling.engine import Engine
+from morphling.errors import EngineError
 from morphling.fleet import Availability, Links, LinkTrace, PastEnd, Tcp
 from morphling.types import FAR_NS
 from tests.oracle.exact_link import StuckError
@@ -21,11 +23,24 @@ MEGABIT = 10**6
 DOWN_END, UP_END = 1, 5
 
 
+@pytest.fixture(autouse=True, params=["twin", "interpreted", "compiled"])
+def replay(request, monkeypatch):
+    """Every test runs three times."""
+    monkeypatch.setitem(globals(), "WAY", request.param)
+    return request.param
+
+
+WAY = "twin"
+
+
 def run(links, *tables, availability=None, centre=None):
     """What became of each table; transfers between devices are allowed."""
     strategy = Once(*tables)
     strategy.uses_peers = True
-    return Twin(bare_fleet(links, availability, centre), strategy, FlopsAreNanoseconds()).run().dispatches
+    fleet = bare_fleet(links, availability, centre)
+    if WAY == "twin":
+        return Twin(fleet, strategy, FlopsAreNanoseconds()).run().dispatches
+    return Engine(fleet, None, strategy, FlopsAreNanoseconds(), compiled=WAY == "compiled").run().dispatches
 
 
 def ends(column, links, *tables, **more):
@@ -109,7 +124,7 @@ def test_a_cell_at_zero_pauses_its_flows():
 def test_a_cell_that_stays_at_zero_is_found_out(past_end):
     trace = LinkTrace("t", np.array([0]), np.array([0]), np.array([0]), S, past_end)
     cells = Links.of([trace], np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1))
-    with pytest.raises(StuckError, match="nothing is left to happen"):
+    with pytest.raises((StuckError, EngineError), match="nothing is left to happen"):
         run(constant([8], [8]).behind(cells, np.zeros(1)), rows(0, up=1))
 
 
