@@ -8,5 +8,6 @@ from __future__ import annotations
 from morphling.fleet.availability import Availability
 from morphling.fleet.fleet import Coordinator, Fleet
 from morphling.fleet.links import Links, LinkTrace, PastEnd, Tcp
+from morphling.fleet.thermal import Thermal
 
-__all__ = ["Availability", "Coordinator", "Fleet", "LinkTrace", "Links", "PastEnd", "Tcp"]
+__all__ = ["Availability", "Coordinator", "Fleet", "LinkTrace", "Links", "PastEnd", "Tcp", "Thermal"]

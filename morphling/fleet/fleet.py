@@ -8,6 +8,7 @@ import numpy as np
 
 from morphling.fleet.availability import Availability
 from morphling.fleet.links import Links
+from morphling.fleet.thermal import Thermal
 from morphling.types import DType, FloatArray, Int32Array, IntArray
 
 __all__ = ["Coordinator", "Fleet"]
@@ -49,6 +50,9 @@ class Fleet:
     idle_w, max_w : float64[N]      power when idle and at full load; NaN where not stated
     profile : int32[N]              index into ``profile_names``
     group : int32[N]                index of the scenario's fleet entry
+    radio_up_j, radio_down_j : float64[N]   energy of sending and of receiving one bit, J; NaN where not stated; None =
+        of no device
+    thermal : constants of devices that warm and slow; None = none does
     """
 
     profile_names: tuple[str, ...]
@@ -64,6 +68,9 @@ class Fleet:
     links: Links
     availability: Availability
     coordinator: Coordinator
+    radio_up_j: FloatArray | None = None
+    radio_down_j: FloatArray | None = None
+    thermal: Thermal | None = None
 
     @property
     def size(self) -> int:

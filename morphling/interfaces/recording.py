@@ -21,6 +21,7 @@ __all__ = [
     "TASK_DTYPES",
     "Churn",
     "DispatchRecord",
+    "HeatRecord",
     "Recording",
     "TaskColumns",
     "dispatch_bytes",
@@ -116,6 +117,27 @@ class DispatchRecord:
 
 
 @dataclass(frozen=True, eq=False)
+class HeatRecord:
+    """What heat did, of a run in which some devices warm.
+
+    compute_j : float64[N]       energy of computing above idle power, J; 0 of devices without heat
+    hottest_c : float64[N]       highest temperature of the case, degC; NaN of devices without heat
+    lowest_clock : float64[N]    lowest clock while computing, as a share of the full one; NaN likewise
+    throttled_ns : int64[N]      how long each computed below its full clock
+    curve : float64[k, 5]        device, time (s), clock, case and junction (degC), by device and time: of a few devices
+        (`watched`), thinned out where a run is long
+    watched : devices that ``curve`` follows
+    """
+
+    compute_j: FloatArray
+    hottest_c: FloatArray
+    lowest_clock: FloatArray
+    throttled_ns: IntArray
+    curve: FloatArray
+    watched: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Recording:
     """A finished run.
 
@@ -124,6 +146,7 @@ class Recording:
     iteration_ends_ns : when each iteration ended, rising
     churn : joins and leaves that happened
     events_sha256 : `events_sha256` of ``dispatches``
+    heat : what heat did; None where no device warms
     """
 
     dispatches: list[DispatchRecord]
@@ -131,6 +154,7 @@ class Recording:
     iteration_ends_ns: list[int]
     events_sha256: str
     churn: Churn = field(default_factory=_no_churn)
+    heat: HeatRecord | None = None
 
 
 def static_sha256(tasks: TaskColumns) -> bytes:
