@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from morphling.engine.compiled import is_loaded, kernels
-from morphling.engine.kernels.records import FAR, ClosedRows, Devices, LinkArrays, Times
+from morphling.engine.kernels.records import FAR, ClosedRows, Devices, Heat, LinkArrays, Times
 from morphling.engine.running import Notice, Running
 from morphling.interfaces.tasks import TaskTable
-from morphling.types import Int32Array, IntArray
+from morphling.types import BoolArray, FloatArray, Int32Array, IntArray
 
 __all__ = ["NEVER_ENDS", "TRACE_ENDED", "ClosedLane", "Trouble", "views"]
 
@@ -27,6 +27,8 @@ ROWS_A_THREAD = 2_000
 """Rows of a table for each thread below which handing out the parts costs more than it saves."""
 
 MOST_THREADS = 8
+
+_Warm: TypeAlias = tuple[FloatArray, IntArray]
 
 TRACE_ENDED = "its link trace has ended (past_end: error)"
 NEVER_ENDS = "its link delivers nothing more, or not within the 146 years that virtual time can hold"
@@ -61,7 +63,7 @@ def views(record: Any) -> Any:
 class ClosedLane:
     """Resolves dispatches at once; keeps when each stage of each device is next free."""
 
-    def __init__(self, links: LinkArrays, size: int, *, compiled: bool | None) -> None:
+    def __init__(self, links: LinkArrays, size: int, *, heat: Heat | None = None, compiled: bool | None) -> None:
         self.size = size
         self.force = compiled
         self.tiles = 0
@@ -70,8 +72,10 @@ class ClosedLane:
         free = [np.zeros(size + 1, np.int64) for _ in range(3)]
         self.devices = Devices(free[0], free[1], free[2], off=np.full(size + 1, FAR, np.int64))
         self.device_views = views(self.devices)
+        self.heat = heat
+        self.heat_views = None if heat is None else views(heat)
         self.tables: dict[int, _Held] = {}
-        self.open: list[tuple[Running, Int32Array, IntArray]] = []
+        self.open: list[tuple[Running, Int32Array, IntArray, _Warm | None]] = []
         self.closed: set[int] = set()
         self.threads: ThreadPoolExecutor | None = None
 
@@ -80,8 +84,9 @@ class ClosedLane:
         self.tiles += tiles
         return self.force if self.force is not None else is_loaded() or self.tiles > COMPILE_AFTER
 
-    def columns(self, tasks: TaskTable, durations: IntArray) -> _Held:
+    def columns(self, running: Running) -> _Held:
         """The table's columns for the kernel, kept for tables that are dispatched again."""
+        tasks, durations = running.tasks, running.durations
         held = self.tables.get(id(tasks))
         if held is not None and held.tasks is tasks and held.rows.duration is durations:
             return held
@@ -97,6 +102,7 @@ class ClosedLane:
             tasks.dep_ptr,
             tasks.dep_idx,
             durations,
+            durations if running.clocked is None else running.clocked,
         )
         if len(self.tables) >= 512:
             self.tables.pop(next(iter(self.tables)))
@@ -123,29 +129,33 @@ class ClosedLane:
 
     def submit(self, running: Running) -> Trouble | None:
         """Resolve every row of a dispatch."""
-        devices = self.columns(running.tasks, running.durations).devices
+        devices = self.columns(running).devices
         before = np.stack([x[devices] for x in self.devices])
-        self.open.append((running, devices, before))
+        self.open.append((running, devices, before, self.warmth(devices)))
         return self.resolve(running)
 
     def resolve(self, running: Running) -> Trouble | None:
         """One pass of the kernel."""
         compiled = self.pick(int(np.maximum(running.tasks.overlap, 1).sum()))
-        held = self.columns(running.tasks, running.durations)
-        out = Times._make((*running.times, running.lost))
+        held = self.columns(running)
+        out = Times._make((*running.times, running.lost, running.worked))
         cut = FAR if running.cut_ns is None else running.cut_ns
         run = kernels(compiled=compiled).run_closed
         place = (running.time_ns, cut, self.size)
         if not compiled:
             part_of = memoryview(held.part_of)  # type: ignore[arg-type] # numpy arrays are buffers
-            code = run(self.link_views, self.device_views, held.row_views, views(out), *place, part_of, -1)
+            code = run(
+                self.link_views, self.device_views, held.row_views, views(out), *place, part_of, -1, self.heat_views
+            )
         elif held.parts == 1:
-            code = run(self.links, self.devices, held.rows, out, *place, held.part_of, -1)
+            code = run(self.links, self.devices, held.rows, out, *place, held.part_of, -1, self.heat)
         else:
             if self.threads is None:
                 self.threads = ThreadPoolExecutor(MOST_THREADS, "morphling-rows")
             each = [
-                self.threads.submit(run, self.links, self.devices, held.rows, out, *place, held.part_of, part)
+                self.threads.submit(
+                    run, self.links, self.devices, held.rows, out, *place, held.part_of, part, self.heat
+                )
                 for part in range(held.parts)
             ]
             codes = [x.result() for x in each]
@@ -180,20 +190,39 @@ class ClosedLane:
         first = min(running.serial for running in withdrawn)
         again = [x for x in self.open if x[0].serial >= first]
         present = np.stack(self.devices)
-        for _, devices, before in reversed(again):
+        warm_now = self.warmth(np.arange(self.size, dtype=np.int32))
+        for _, devices, before, warm in reversed(again):
             for column, saved in zip(self.devices, before, strict=True):
                 column[devices] = saved
-        for running, devices, before in again:
+            self.cool_back(devices, warm)
+        for running, devices, before, warm in again:
             # a device that left and came back in between starts over with the queues that it had then
             later = self.devices.off[devices] != before[-1]
             for saved, column in zip(before, self.devices, strict=True):
                 column[devices[later]] = saved[later]
                 saved[:] = column[devices]
+            self.cool_back(devices, warm, later)
+            if self.heat is not None and warm is not None:
+                warm[0][:], warm[1][:] = self.heat.state[devices], self.heat.clock[devices]
             self.resolve_cut(running)
         over = self.devices.off != present[-1]
         for column, saved in zip(self.devices, present, strict=True):
             column[over] = saved[over]
+        everyone = np.arange(self.size, dtype=np.int32)
+        self.cool_back(everyone, warm_now, over[: self.size])
         return [x[0] for x in again if x[0].serial not in self.closed]
+
+    def warmth(self, devices: Int32Array) -> _Warm | None:
+        """A copy of the heat of some devices."""
+        return None if self.heat is None else (self.heat.state[devices].copy(), self.heat.clock[devices].copy())
+
+    def cool_back(self, devices: Int32Array, warm: _Warm | None, which: BoolArray | None = None) -> None:
+        """Give devices, or those of them that ``which`` marks, the heat of a copy."""
+        if self.heat is None or warm is None:
+            return
+        pick = np.ones(len(devices), bool) if which is None else which
+        for now, copy in zip((self.heat.state, self.heat.clock), warm, strict=True):
+            now[devices[pick]] = copy[pick]
 
     def resolve_cut(self, running: Running) -> None:
         """Resolve again; a row that takes no time is not done only because the row before it was withdrawn."""

@@ -16,6 +16,7 @@ from morphling.engine.checks import check_rows
 from morphling.engine.closed_lane import ClosedLane, Trouble
 from morphling.engine.event_lane import EventLane
 from morphling.engine.faults import forsaken, given_up, never_finishes, nothing_left, pending, too_late
+from morphling.engine.heat import heat_arrays, heat_record, watch
 from morphling.engine.kernels.records import FAR
 from morphling.engine.links import link_arrays, nic_can_bind
 from morphling.engine.network import network_arrays
@@ -63,6 +64,7 @@ class Engine:
     horizon_s : virtual time after which the run is refused as endless, seconds (None: no limit)
     compiled : run the kernels compiled (True), interpreted (False) or as the amount of work suggests (None)
     lane : ``closed`` or ``events`` to force a lane (``closed`` is refused where something is shared); None chooses
+    heat : whether devices whose profile says how they warm do so
     progress : called now and then with (virtual seconds, rows settled)
     """
 
@@ -78,6 +80,7 @@ class Engine:
         horizon_s: float | None = None,
         compiled: bool | None = None,
         lane: str | None = None,
+        heat: bool = True,
         progress: Callable[[float, int], None] | None = None,
     ) -> None:
         self.fleet, self.workload, self.strategy, self.executor = fleet, workload, strategy, executor
@@ -89,7 +92,7 @@ class Engine:
         self.view = EngineView(self)
         self.running: dict[int, Running] = {}
         self.records: list[DispatchRecord] = []
-        self.durations: dict[int, tuple[TaskTable, IntArray]] = {}
+        self.durations: dict[int, tuple[TaskTable, IntArray, IntArray | None]] = {}
         self.checked: dict[int, TaskTable] = {}
         self.iteration_ends: list[int] = []
         self.churn: list[tuple[int, int, bool]] = []
@@ -108,15 +111,16 @@ class Engine:
             raise EngineError("the closed lane cannot serve links that share a capacity or a channel")
         self.lane: ClosedLane | EventLane
         arrays = link_arrays(fleet.links)
+        self.heat = heat_arrays(fleet) if heat and fleet.thermal is not None and fleet.thermal.slows.any() else None
         if needs_events or lane == "events":
             out_bps = fleet.coordinator.uplink_bps if shares[0] and not network else None
             in_bps = fleet.coordinator.downlink_bps if shares[1] and not network else None
             net = network_arrays(fleet.links, fleet.coordinator) if network else None
             self.lane = EventLane(
-                arrays, fleet.size, fleet.links.half_duplex, out_bps, in_bps, net=net, compiled=compiled
+                arrays, fleet.size, fleet.links.half_duplex, out_bps, in_bps, net=net, heat=self.heat, compiled=compiled
             )
         else:
-            self.lane = ClosedLane(arrays, fleet.size, compiled=compiled)
+            self.lane = ClosedLane(arrays, fleet.size, heat=self.heat, compiled=compiled)
 
     @property
     def now_ns(self) -> int:
@@ -168,6 +172,7 @@ class Engine:
             iteration_ends_ns=self.iteration_ends,
             churn=(churn[:, 0].copy(), churn[:, 1].astype(np.int32), churn[:, 2].astype(bool)),
             events_sha256=events_sha256(self.records),
+            heat=None if self.heat is None else heat_record(self.heat, self.fleet),
         )
 
     def at(self, time_ns: int, priority: int, call: Callable[..., None], *args: Any) -> None:
@@ -215,7 +220,10 @@ class Engine:
         if isinstance(decision.notify, Quorum) and not 1 <= decision.notify.k <= len(tasks):
             raise EngineError(f"dispatch {decision.label!r}: a quorum of {decision.notify.k} of {len(tasks)} rows")
         sent = Sent(self.serial, decision.tag, tasks, self.now_ns / 1e9, decision.label)
-        running = Running(self.serial, sent, decision.notify, self.now_ns, self.duration(tasks))
+        durations, clocked = self.duration(tasks)
+        running = Running(self.serial, sent, decision.notify, self.now_ns, durations, clocked=clocked)
+        if self.heat is not None:
+            watch(self.heat, self.fleet, tasks)
         self.running[self.serial] = running
         self.serial += 1
         if len(tasks) == 0:
@@ -288,7 +296,7 @@ class Engine:
                 label=running.sent.label,
                 settled_ns=settled,
                 tasks=running.tasks,
-                times=(*running.times, running.durations),
+                times=(*running.times, running.worked),
                 lost=running.lost.astype(bool),
             )
         )
@@ -335,21 +343,29 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------------------- checks
 
-    def duration(self, tasks: TaskTable) -> IntArray:
-        """Ask the executor; once per table where durations depend on nothing else."""
+    def duration(self, tasks: TaskTable) -> tuple[IntArray, IntArray | None]:
+        """Ask the executor; once per table where durations depend on nothing else.
+
+        Durations at full clock, and with heat the part that a lower clock stretches.
+        """
         held = self.durations.get(id(tasks))
         if held is not None and held[0] is tasks:
-            return held[1]
+            return held[1], held[2]
         durations = np.ascontiguousarray(self.executor.durations(tasks, self.now_ns), np.int64)
         if durations.shape != (len(tasks),) or (len(tasks) and durations.min() < 0):
             raise EngineError(
                 f"executor {type(self.executor).__name__} gave durations of shape {durations.shape} or below 0"
             )
+        clocked = None
+        if self.heat is not None:
+            clocked = np.ascontiguousarray(self.executor.clocked(tasks, durations), np.int64)
+            if clocked.shape != durations.shape or np.any((clocked < 0) | (clocked > durations)):
+                raise EngineError(f"executor {type(self.executor).__name__}: clocked parts outside 0 … duration")
         if self.executor.stationary:
             if len(self.durations) >= 512:
                 self.durations.pop(next(iter(self.durations)))
-            self.durations[id(tasks)] = (tasks, durations)
-        return durations
+            self.durations[id(tasks)] = (tasks, durations, clocked)
+        return durations, clocked
 
     def check(self, tasks: TaskTable, label: str) -> None:
         """Refuse rows that no device could run as written; a table is looked at once."""

@@ -10,7 +10,7 @@ import numpy as np
 from morphling.engine.closed_lane import NEVER_ENDS, TRACE_ENDED, Trouble, views
 from morphling.engine.compiled import is_loaded, kernels
 from morphling.engine.kernels import records as K  # noqa: N812 - a table of column names
-from morphling.engine.kernels.records import FAR, LinkArrays, Net, Pool, Shared
+from morphling.engine.kernels.records import FAR, Heat, LinkArrays, Net, Pool, Shared
 from morphling.engine.links import millibits
 from morphling.engine.running import Notice, Running
 from morphling.interfaces.strategy import Each, Quorum
@@ -45,6 +45,7 @@ class EventLane:
         capacity_in: float | None,
         *,
         net: Net | None,
+        heat: Heat | None = None,
         compiled: bool | None,
     ) -> None:
         self.size = size
@@ -79,7 +80,7 @@ class EventLane:
         self.slots: dict[int, _Slot] = {}
         self.logged = 0
         # The kernels take either what one capacity shares or a network; the other is None, and not compiled.
-        self.arrays = (links, self.shared, None) if net is None else (links, None, net)
+        self.arrays = (links, self.shared, None, heat) if net is None else (links, None, net, heat)
         self.fixed: tuple[Any, ...] = tuple(None if x is None else views(x) for x in self.arrays)
         self.fixed += tuple(memoryview(x) for x in (self.off, self.answer))  # type: ignore[arg-type]
         self.rebuild()
@@ -161,6 +162,7 @@ class EventLane:
         rows[:, K.DURATION] = running.durations
         rows[:, K.OF_DISPATCH] = place
         rows[:, K.PEER] = tasks.peer
+        rows[:, K.CLOCKED] = running.durations if running.clocked is None else running.clocked
         rows[:, K.FOLLOWS] = -1
         rows[:, K.WAITS] = np.diff(tasks.dep_ptr) + 1
         rows[:, K.READY] = running.time_ns + tasks.release_ns
@@ -294,6 +296,8 @@ class EventLane:
             if last:
                 x.running.times[:] = self.row[x.first : x.last, K.DOWN_START : K.SETTLED + 1].T
                 x.running.lost[:] = state == K.LOST
+                if x.running.clocked is not None:
+                    x.running.worked[:] = self.row[x.first : x.last, K.WORKED]
                 for start in (0, 2, 4):  # what would have begun at the very instant of the loss did not
                     never = (x.running.lost == 1) & (x.running.times[start] >= x.running.times[6])
                     x.running.times[start : start + 2, never] = -1

@@ -35,7 +35,11 @@ class Notice:
 
 @dataclass(eq=False)
 class Running:
-    """One dispatch: its table, its times as they become known, and what has been told."""
+    """One dispatch: its table, its times as they become known, and what has been told.
+
+    ``durations`` are those at full clock; with heat, ``clocked`` is the part that a lower clock stretches and
+    ``worked`` how long computing really took.
+    """
 
     serial: int
     sent: Sent
@@ -44,6 +48,8 @@ class Running:
     durations: IntArray
     times: IntArray = field(init=False)  # int64[7, n], the TIME_COLUMNS
     lost: np.ndarray[Any, np.dtype[np.uint8]] = field(init=False)
+    clocked: IntArray | None = None
+    worked: IntArray = field(init=False)
     cut_ns: int | None = None
     told_done: bool = False
     version: int = 0
@@ -55,6 +61,7 @@ class Running:
         n = len(self.sent.tasks)
         self.times = np.full((7, n), -1, np.int64)
         self.lost = np.zeros(n, np.uint8)
+        self.worked = self.durations if self.clocked is None else np.zeros(n, np.int64)
 
     @property
     def tasks(self) -> TaskTable:

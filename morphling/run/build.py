@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from morphling.errors import InputError, WorkloadError
-from morphling.fleet import Coordinator, Fleet
+from morphling.fleet import Coordinator, Fleet, Thermal
 from morphling.interfaces.executor import Executor
 from morphling.interfaces.strategy import Strategy
 from morphling.run.links import Draws, fleet_links
@@ -40,6 +40,7 @@ class Built:
     seed: int
     iterations: int
     horizon_s: float | None
+    heat: bool = True
 
 
 def build(loaded: LoadedScenario) -> Built:
@@ -60,6 +61,7 @@ def build(loaded: LoadedScenario) -> Built:
         seed=s.seed,
         iterations=s.run.iterations,
         horizon_s=s.run.max_time,
+        heat=s.execution.heat,
     )
 
 
@@ -138,6 +140,9 @@ class _Columns:
         self.launch = np.zeros(size)
         self.idle = np.full(size, np.nan)
         self.max = np.full(size, np.nan)
+        self.radio_up = np.full(size, np.nan)
+        self.radio_down = np.full(size, np.nan)
+        self.thermal = Thermal.none(size)
 
     def name(self, name: str) -> int:
         if name not in self.names:
@@ -168,7 +173,37 @@ def _fleet(loaded: LoadedScenario) -> Fleet:
         links=fleet_links(loaded),
         availability=loaded.availability,
         coordinator=_coordinator(loaded),
+        radio_up_j=columns.radio_up,
+        radio_down_j=columns.radio_down,
+        thermal=columns.thermal,
     )
+
+
+def _heat(c: _Columns, span: slice, profile: ProfileRecord) -> None:
+    """Radio energy and heat of a group, where its profile states them."""
+    if profile.power is not None and profile.power.radio_up is not None:
+        c.radio_up[span] = profile.power.radio_up.value
+    if profile.power is not None and profile.power.radio_down is not None:
+        c.radio_down[span] = profile.power.radio_down.value
+    if profile.thermal is None:
+        return
+    t = profile.thermal
+    for column, number in (
+        (c.thermal.ambient_c, t.ambient),
+        (c.thermal.ambient_to_case, t.ambient_to_case),
+        (c.thermal.case_s, t.case_time),
+        (c.thermal.case_cooling_s, t.case_cooling_time),
+        (c.thermal.junction_to_case, t.junction_to_case),
+        (c.thermal.junction_s, t.junction_time),
+        (c.thermal.trip_c, t.trip),
+        (c.thermal.hysteresis_k, t.hysteresis),
+        (c.thermal.clock_floor, t.clock_floor),
+        (c.thermal.power_exponent, t.power_exponent),
+        (c.thermal.static_share, t.static_share),
+    ):
+        column[span] = number.value
+    if t.clock_steps is not None:
+        c.thermal.clock_steps[span] = t.clock_steps.value
 
 
 def _profile(c: _Columns, span: slice, profile: ProfileRecord | InlineProfile, draw: Draws) -> None:
@@ -180,6 +215,7 @@ def _profile(c: _Columns, span: slice, profile: ProfileRecord | InlineProfile, d
         c.bandwidth[span] = profile.sustained_bandwidth
         c.launch[span] = profile.launch_s
         c.idle[span], c.max[span] = profile.idle_w, profile.max_w
+        _heat(c, span, profile)
         return
     rates = profile.compute
     named = rates if isinstance(rates, dict) else dict.fromkeys((d.label for d in DType), rates)

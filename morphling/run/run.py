@@ -104,6 +104,7 @@ def replay(built: Built, progress: Callable[[float, int], None] | None = None) -
         seed=built.seed,
         iterations=built.iterations,
         horizon_s=built.horizon_s,
+        heat=built.heat,
         progress=progress,
     )
     try:

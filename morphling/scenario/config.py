@@ -56,7 +56,7 @@ def completed(loaded: LoadedScenario, strategy: Any, execution: Any) -> LoadedSc
     filled = loaded.scenario.model_copy(
         update={
             "strategy": StrategyChoice.model_validate({**named, **_values(strategy)}),
-            "execution": Execution.model_validate({"mode": mode.mode, **_values(execution)}),
+            "execution": Execution.model_validate({"mode": mode.mode, "heat": mode.heat, **_values(execution)}),
         }
     )
     return dataclasses.replace(loaded, scenario=filled)

@@ -301,6 +301,9 @@ class Execution(_Open):
     mode: Literal["analytic", "profiled", "live"] = Field(
         "analytic", description="From the profile's numbers, from measurements, or by running the GEMMs here."
     )
+    heat: StrictBool = Field(
+        True, description="Whether devices whose profile has a thermal section warm and slow down."
+    )
 
 
 class Run(Record):

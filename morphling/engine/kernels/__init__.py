@@ -16,6 +16,9 @@ device queues for everything else: the coordinator's link shared max-min fairly 
 O(log n) a change), half-duplex links, and cells, transfers between devices and TCP (`network`: progressive filling in
 the components that a change touches).
 
+Heat.  Computing takes longer at a lower clock, and the clock goes by the heat that a device carries from row to row
+(`heat`); without heat that is left out when the kernels are compiled.
+
 Fair sharing.  Flows above the water level share one rate, so they are ordered by *virtual* finish (V = the integral of
 the level); flows below it run at their own cap and are ordered by real finish.  Rates are reals, so the shared lane
 works in float64 and rounds each completion to the nanosecond.
@@ -23,11 +26,11 @@ works in float64 and rounds each completion to the nanosecond.
 
 from __future__ import annotations
 
-from morphling.engine.kernels import closed, filling, heap, lane, links, network, records, stages, water
+from morphling.engine.kernels import closed, filling, heap, heat, lane, links, network, records, stages, water
 
 __all__ = ["ENTRIES", "SOURCES"]
 
-SOURCES = (records, links, closed, water, filling, network, heap, stages, lane)
+SOURCES = (records, links, heat, closed, water, filling, network, heap, stages, lane)
 ENTRIES = (
     closed.run_closed,
     lane.submit,

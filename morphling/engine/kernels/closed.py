@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from morphling.engine.kernels.heat import heat_run
 from morphling.engine.kernels.links import transfer_end
 from morphling.engine.kernels.records import FAR, LATENCY, MILLIBITS
 
 
-def run_closed(k, dev, rows, out, now, cut, coordinator, part_of, part):
+def run_closed(k, dev, rows, out, now, cut, coordinator, part_of, part, h):
     """Resolve the rows of one dispatch, in table order, when links are private and full duplex.
 
     Only those whose device has ``part_of`` equal to ``part``; all if ``part`` < 0.  Rows of different devices that wait
@@ -52,6 +53,12 @@ def run_closed(k, dev, rows, out, now, cut, coordinator, part_of, part):
                 dev.free_up[d] = max(dev.free_up[d], at)
             continue
         duration = rows.duration[i]
+        worked = duration
+        stretch = 0.0
+        if h is not None:  # without heat this is not compiled
+            worked = 0
+            if duration > 0:
+                stretch = rows.clocked[i] / duration
         fd, fc, fu = dev.free_down[d], dev.free_compute[d], dev.free_up[d]
         why = 0
         if d == coordinator:
@@ -60,6 +67,7 @@ def run_closed(k, dev, rows, out, now, cut, coordinator, part_of, part):
             ce = cs + duration
             us = ue = settled = ce
             nd, nc, nu = fd, ce, fu
+            worked = duration
         else:
             bits_in, bits_out = rows.bytes_in[i] * MILLIBITS, rows.bytes_out[i] * MILLIBITS
             latency = k.device[d, LATENCY]
@@ -74,6 +82,9 @@ def run_closed(k, dev, rows, out, now, cut, coordinator, part_of, part):
                     nd = FAR if nd < 0 else nd
                     nu = FAR if nu < 0 else nu
                 nc = ce = begin + duration
+                if h is not None:
+                    nc = ce = heat_run(h, d, begin, duration, stretch, limit)
+                    worked = ce - begin
                 de = nd + latency if bits_in > 0 else nd
                 ue = nu + latency if bits_out > 0 else nu
                 settled = max(max(de, ce), ue)
@@ -116,6 +127,9 @@ def run_closed(k, dev, rows, out, now, cut, coordinator, part_of, part):
                     if tile == 0:
                         cs = start
                     nc = ce = start + work_now
+                    if h is not None:
+                        nc = ce = heat_run(h, d, start, work_now, stretch, limit)
+                        worked += ce - start
                     if bits_out > 0:
                         start = max(nc, nu)
                         if tile == 0:
@@ -165,4 +179,6 @@ def run_closed(k, dev, rows, out, now, cut, coordinator, part_of, part):
         out.up_start[i] = us
         out.up_end[i] = ue
         out.settled[i] = settled
+        if h is not None:
+            out.worked[i] = worked
     return trouble

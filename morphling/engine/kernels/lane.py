@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from morphling.engine.kernels.filling import net_fill, net_next
 from morphling.engine.kernels.heap import event_add, event_pop, lose
+from morphling.engine.kernels.heat import heat_cut
 from morphling.engine.kernels.links import rate_at
 from morphling.engine.kernels.network import at_instant, net_rebound, net_remove, net_step, net_widen
 from morphling.engine.kernels.records import (
@@ -65,6 +66,7 @@ from morphling.engine.kernels.records import (
     WAITS,
     WIDEN,
     WIDEN_AT,
+    WORKED,
 )
 from morphling.engine.kernels.stages import arrived, finish, kick, open_row, sent, start_down, start_up, whole
 from morphling.engine.kernels.water import share_next, share_recap, share_remove
@@ -76,7 +78,7 @@ def needs_peer(p, r):
     return (p.row[r, BITS_IN] > 0 and p.row[r, GOT_DOWN] < n) or (p.row[r, BITS_OUT] > 0 and p.row[r, GOT_UP] < n)
 
 
-def submit(k, s, w, p, size, off, first, last, now):
+def submit(k, s, w, h, p, size, off, first, last, now):
     """Queue rows ``first:last`` of the pool on their devices; rows on absent devices are lost at once.
 
     Returns the first row that can never settle, or -1.
@@ -111,7 +113,7 @@ def submit(k, s, w, p, size, off, first, last, now):
             p.row[r, WAITS] == 0
             and p.row[r, STATE] == WAITING
             and p.row[r, READY] < 0
-            and not open_row(k, s, w, p, size, r, now)
+            and not open_row(k, s, w, h, p, size, r, now)
         ):
             return r
     return -1
@@ -153,7 +155,7 @@ def net_event(k, w, p, size, what, ident, time):
     return -1
 
 
-def advance(k, s, w, p, size, until, answer):
+def advance(k, s, w, h, p, size, until, answer):
     """Run events up to and including ``until``; ``answer`` receives (why it stopped, at what time, which row or
     device).
 
@@ -198,7 +200,7 @@ def advance(k, s, w, p, size, until, answer):
             if s is not None:
                 share_remove(s, side, side * size, slot, time)
             d = slot - side * size
-            fine = sent(k, s, w, p, size, d, side == 1, time)
+            fine = sent(k, s, w, h, p, size, d, side == 1, time)
         else:
             what, ident, tag = event_pop(p)
             if (
@@ -219,32 +221,32 @@ def advance(k, s, w, p, size, until, answer):
                         p.row[r, COMP_END] = time
                         if p.row[r, BITS_OUT] == 0:
                             p.row[r, UP_START] = p.row[r, UP_END] = time
-                            fine = finish(k, s, w, p, size, r, time)
+                            fine = finish(k, s, w, h, p, size, r, time)
                 else:
                     p.row[r, COMP_END] = time
                     if whole(p, r):
-                        fine = finish(k, s, w, p, size, r, time)
-                fine = kick(k, s, w, p, size, d, time) and fine
+                        fine = finish(k, s, w, h, p, size, r, time)
+                fine = kick(k, s, w, h, p, size, d, time) and fine
             elif what == OVER_DOWN:
                 d = ident
-                fine = sent(k, s, w, p, size, d, False, time)
+                fine = sent(k, s, w, h, p, size, d, False, time)
             elif what == OVER_UP:
                 d = ident
-                fine = sent(k, s, w, p, size, d, True, time)
+                fine = sent(k, s, w, h, p, size, d, True, time)
             elif what == ARRIVE_DOWN or what == ARRIVE_UP:
                 d = p.row[ident, ON_DEVICE]
                 if p.row[ident, STATE] == WAITING:
-                    fine = arrived(k, s, w, p, size, ident, what == ARRIVE_UP, time)
+                    fine = arrived(k, s, w, h, p, size, ident, what == ARRIVE_UP, time)
             elif what == RELEASE:
                 d = p.row[ident, ON_DEVICE]
                 p.row[ident, WAITS] -= 1
                 if p.row[ident, WAITS] == 0 and p.row[ident, STATE] == WAITING:
-                    fine = open_row(k, s, w, p, size, ident, time)
+                    fine = open_row(k, s, w, h, p, size, ident, time)
             elif what == PICK:
                 d = ident
                 p.dev[d, PICKING] = 0
-                fine = start_down(k, s, w, p, size, d, time)
-                fine = start_up(k, s, w, p, size, d, time) and fine
+                fine = start_down(k, s, w, h, p, size, d, time)
+                fine = start_up(k, s, w, h, p, size, d, time) and fine
             else:
                 if w is not None:
                     d = net_event(k, w, p, size, what, ident, time)
@@ -259,12 +261,15 @@ def advance(k, s, w, p, size, until, answer):
             told_at = time
 
 
-def stop_stage(s, w, p, size, d, stage, now):
+def stop_stage(s, w, h, p, size, d, stage, now):
     """End what one stage of a device (0 download, 1 compute, 2 upload) is busy with; its event becomes stale."""
     p.dev[d, EPOCH + stage] += 1
     if stage == 0:
         p.dev[d, BUSY_DOWN] = 0
     elif stage == 1:
+        if h is not None:
+            if p.dev[d, BUSY_COMP] > 0:
+                p.row[p.dev[d, Q_COMP], WORKED] -= heat_cut(h, d, now)
         p.dev[d, BUSY_COMP] = 0
     else:
         p.dev[d, BUSY_UP] = 0
@@ -280,13 +285,13 @@ def stop_stage(s, w, p, size, d, stage, now):
             share_remove(s, side, side * size, slot, now)
 
 
-def drop_device(k, s, w, p, size, d, now):
+def drop_device(k, s, w, h, p, size, d, now):
     """A device leaves: every row it has not finished is lost at this instant, and its queues are empty.
 
     Returns whether every other device that this unblocked can go on.
     """
     for stage in range(3):
-        stop_stage(s, w, p, size, d, stage, now)
+        stop_stage(s, w, h, p, size, d, stage, now)
     if w is not None:
         w.flow[d, LAST_END] = w.flow[size + d, LAST_END] = -1  # its connections are gone
     told = p.counter[3]
@@ -301,11 +306,11 @@ def drop_device(k, s, w, p, size, d, now):
     for j in range(told, p.counter[3]):  # rows elsewhere that waited for the lost ones no longer block their queues
         e = p.row[p.row[j, LOG], ON_DEVICE]
         if e != d:
-            fine = kick(k, s, w, p, size, e, now) and fine
+            fine = kick(k, s, w, h, p, size, e, now) and fine
     return fine
 
 
-def withdraw(k, s, w, p, size, first, last, peer, now):
+def withdraw(k, s, w, h, p, size, first, last, peer, now):
     """Withdraw the rows ``first:last`` that are not done: they are lost, and stages at work on them are freed at once.
 
     With ``peer`` >= 0 only those that still need that peer.
@@ -318,12 +323,12 @@ def withdraw(k, s, w, p, size, first, last, peer, now):
         r = p.row[j, LOG]
         d = p.row[r, ON_DEVICE]
         if p.dev[d, BUSY_DOWN] > 0 and p.dev[d, Q_DOWN] == r:
-            stop_stage(s, w, p, size, d, 0, now)
+            stop_stage(s, w, h, p, size, d, 0, now)
         if p.dev[d, BUSY_COMP] > 0 and p.dev[d, Q_COMP] == r:
-            stop_stage(s, w, p, size, d, 1, now)
+            stop_stage(s, w, h, p, size, d, 1, now)
         if p.dev[d, BUSY_UP] > 0 and p.dev[d, Q_UP] == r:
-            stop_stage(s, w, p, size, d, 2, now)
+            stop_stage(s, w, h, p, size, d, 2, now)
     fine = True
     for j in range(told, p.counter[3]):
-        fine = kick(k, s, w, p, size, p.row[p.row[j, LOG], ON_DEVICE], now) and fine
+        fine = kick(k, s, w, h, p, size, p.row[p.row[j, LOG], ON_DEVICE], now) and fine
     return fine

@@ -53,10 +53,11 @@ class ClosedRows(NamedTuple):
     dep_ptr: Any
     dep_idx: Any
     duration: Any
+    clocked: Any
 
 
 class Times(NamedTuple):
-    """The seven time columns of the events table, in its order, and the lost flag."""
+    """The seven time columns of the events table, in its order, the lost flag, and the time worked (with heat)."""
 
     down_start: Any
     down_end: Any
@@ -66,6 +67,27 @@ class Times(NamedTuple):
     up_end: Any
     settled: Any
     lost: Any
+    worked: Any
+
+
+# columns of Heat.law, Heat.state (each state column again, as it was before the running row), Heat.clock
+(AMBIENT, CASE_K_W, WARM_S, COOL_S, JUNCTION_K_W, JUNCTION_S, TRIP, COOLED) = range(8)
+(LOWEST_CLOCK, STEP, EXPONENT, STATIC_W, DYNAMIC_W, IDLE_W, SLOWS) = range(8, 15)
+CASE, JUNCTION, CLOCK, JOULES, HOTTEST, LOWEST, THROTTLED = range(7)
+STATES = 7
+RUN_STRETCH = 2 * STATES
+SINCE, ACTS_AT, ACTED_AT, RUN_START, RUN_WORK, RUN_END, WATCH = range(7)
+LAWS, STATE_COLUMNS, CLOCK_COLUMNS = SLOWS + 1, RUN_STRETCH + 1, WATCH + 1
+
+
+class Heat(NamedTuple):
+    """Heat of the D devices and the coordinator, which has none (`heat`)."""
+
+    law: Any  # float64[D + 1, 15]: constants; COOLED = trip less hysteresis; STEP of the clock, 0 = any; SLOWS: warms
+    state: Any  # float64[D + 1, 15]: degC, share of the full clock, J above idle, extremes, ns below full clock
+    clock: Any  # int64[D + 1, 7]: time of the state, when the governor may act, the running row; place in note or -1
+    note: Any  # float64[·, ·, 4]: time (ns), clock, case and junction of watched devices
+    noted: Any  # int64[·, 2]: points of each; least ns between two
 
 
 # columns of Net.state, Net.link, Net.spare, Net.flow, Net.real, Net.tcp
@@ -153,9 +175,11 @@ class Shared(NamedTuple):
     SETTLED,
     ASKED_UP,
     PEER,
+    CLOCKED,
+    WORKED,
     LOG,
     STACK,
-) = range(28)
+) = range(30)
 (
     Q_DOWN,
     Q_COMP,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from morphling.engine.kernels.heap import event_add, settle
+from morphling.engine.kernels.heat import heat_run
 from morphling.engine.kernels.links import rate_at, transfer_end
 from morphling.engine.kernels.network import net_add
 from morphling.engine.kernels.records import (
@@ -14,6 +15,7 @@ from morphling.engine.kernels.records import (
     BUSY_COMP,
     BUSY_DOWN,
     BUSY_UP,
+    CLOCKED,
     COMP_START,
     COMPUTED,
     DONE,
@@ -51,6 +53,7 @@ from morphling.engine.kernels.records import (
     UP_START,
     WAITING,
     WAITS,
+    WORKED,
 )
 from morphling.engine.kernels.water import share_add
 
@@ -85,7 +88,7 @@ def share_begin(k, s, p, size, d, upward, now, bits):
     return True
 
 
-def start_down(k, s, w, p, size, d, now):
+def start_down(k, s, w, h, p, size, d, now):
     """Start the next download of a device if it may; returns False on a transfer that can never end."""
     if p.dev[d, BUSY_DOWN] > 0:
         return True
@@ -101,7 +104,7 @@ def start_down(k, s, w, p, size, d, now):
         return True
     n = p.row[r, TILES]
     if n == 0:
-        return start_together(k, s, w, p, size, d, r, now)
+        return start_together(k, s, w, h, p, size, d, r, now)
     if p.dev[d, HALF_DUPLEX]:
         if p.dev[d, BUSY_UP] > 0:
             return True
@@ -124,7 +127,7 @@ def start_down(k, s, w, p, size, d, now):
     )
 
 
-def start_together(k, s, w, p, size, d, r, now):
+def start_together(k, s, w, h, p, size, d, r, now):
     """Perfect overlap: the three stages of row ``r`` start at one instant, when it is at the front of all three."""
     skip_computed(p, d)
     skip_uploaded(p, d)
@@ -133,7 +136,7 @@ def start_together(k, s, w, p, size, d, r, now):
     p.row[r, DOWN_START] = p.row[r, COMP_START] = p.row[r, UP_START] = now
     fine = True
     p.dev[d, BUSY_COMP] = 1
-    event_add(p, now + p.row[r, DURATION], OVER_COMP, d, p.dev[d, EPOCH + 1])
+    event_add(p, comp_end(h, p, d, r, p.row[r, DURATION], now), OVER_COMP, d, p.dev[d, EPOCH + 1])
     if p.row[r, BITS_IN] > 0:
         p.dev[d, BUSY_DOWN] = 1
         fine = begin_flow(k, s, w, p, size, d, p.row[r, PEER], False, now, p.row[r, BITS_IN])
@@ -169,7 +172,17 @@ def skip_uploaded(p, d):
     p.dev[d, Q_UP] = r
 
 
-def start_comp(p, size, d, now):
+def comp_end(h, p, d, r, work, now):
+    """When a device has done ``work`` of row ``r`` that it begins now."""
+    end = now + work
+    if h is not None:  # without heat this is not compiled
+        if work > 0:
+            end = heat_run(h, d, now, work, p.row[r, CLOCKED] / p.row[r, DURATION], FAR)
+        p.row[r, WORKED] += end - now
+    return end
+
+
+def start_comp(h, p, size, d, now):
     """Start the next tile of computing of a device if it may."""
     if p.dev[d, BUSY_COMP] > 0:
         return
@@ -181,11 +194,11 @@ def start_comp(p, size, d, now):
     if j == 0:
         p.row[r, COMP_START] = now
     p.dev[d, BUSY_COMP] = 1
-    end = now + p.row[r, DURATION] * (j + 1) // n - p.row[r, DURATION] * j // n
-    event_add(p, end, OVER_COMP, d, p.dev[d, EPOCH + 1])
+    work = p.row[r, DURATION] * (j + 1) // n - p.row[r, DURATION] * j // n
+    event_add(p, comp_end(h, p, d, r, work, now), OVER_COMP, d, p.dev[d, EPOCH + 1])
 
 
-def start_up(k, s, w, p, size, d, now):
+def start_up(k, s, w, h, p, size, d, now):
     """Start the next upload of a device if it may; returns False on a transfer that can never end."""
     if p.dev[d, BUSY_UP] > 0:
         return True
@@ -210,31 +223,31 @@ def start_up(k, s, w, p, size, d, now):
     )
 
 
-def kick(k, s, w, p, size, d, now):
+def kick(k, s, w, h, p, size, d, now):
     """Start whatever a device can start now; who has a half-duplex channel next is seen when all else has happened."""
     if p.dev[d, HALF_DUPLEX]:
-        start_comp(p, size, d, now)
+        start_comp(h, p, size, d, now)
         if p.dev[d, PICKING] == 0:
             p.dev[d, PICKING] = 1
             event_add(p, now, PICK, d, 0)
         return True
-    fine = start_down(k, s, w, p, size, d, now)
-    start_comp(p, size, d, now)
-    fine = start_up(k, s, w, p, size, d, now) and fine
+    fine = start_down(k, s, w, h, p, size, d, now)
+    start_comp(h, p, size, d, now)
+    fine = start_up(k, s, w, h, p, size, d, now) and fine
     # once more: the row that started together may download nothing
-    return start_down(k, s, w, p, size, d, now) and fine
+    return start_down(k, s, w, h, p, size, d, now) and fine
 
 
-def open_row(k, s, w, p, size, r, now):
+def open_row(k, s, w, h, p, size, r, now):
     """A row has been released and its dependencies are done."""
     p.row[r, READY] = now
     if p.row[r, BITS_IN] == 0 and p.row[r, TILES] > 0:  # an empty payload is instant
         p.row[r, DOWN_START] = p.row[r, DOWN_END] = now
         p.row[r, SENT_DOWN] = p.row[r, GOT_DOWN] = p.row[r, TILES]
-    return kick(k, s, w, p, size, p.row[r, ON_DEVICE], now)
+    return kick(k, s, w, h, p, size, p.row[r, ON_DEVICE], now)
 
 
-def finish(k, s, w, p, size, r, now):
+def finish(k, s, w, h, p, size, r, now):
     """A row is done: settle it and open what waited for it."""
     settle(p, r, now, DONE)
     fine = True
@@ -242,7 +255,7 @@ def finish(k, s, w, p, size, r, now):
         later = p.edge[j]
         p.row[later, WAITS] -= 1
         if p.row[later, WAITS] == 0 and p.row[later, STATE] == WAITING:
-            fine = open_row(k, s, w, p, size, later, now) and fine
+            fine = open_row(k, s, w, h, p, size, later, now) and fine
     return fine
 
 
@@ -256,7 +269,7 @@ def whole(p, r):
     )
 
 
-def sent(k, s, w, p, size, d, upward, now):
+def sent(k, s, w, h, p, size, d, upward, now):
     """The last bit of a tile has left: free the link, and let it arrive after the latency."""
     if upward:
         r = p.dev[d, Q_UP]
@@ -271,11 +284,11 @@ def sent(k, s, w, p, size, d, upward, now):
         latency += k.device[p.row[r, PEER], LATENCY]
     if latency > 0:
         event_add(p, now + latency, ARRIVE_UP if upward else ARRIVE_DOWN, r, 0)
-        return kick(k, s, w, p, size, d, now)
-    return arrived(k, s, w, p, size, r, upward, now)
+        return kick(k, s, w, h, p, size, d, now)
+    return arrived(k, s, w, h, p, size, r, upward, now)
 
 
-def arrived(k, s, w, p, size, r, upward, now):
+def arrived(k, s, w, h, p, size, r, upward, now):
     """A tile is at the other end."""
     n = max(p.row[r, TILES], 1)
     if upward:
@@ -288,5 +301,5 @@ def arrived(k, s, w, p, size, r, upward, now):
             p.row[r, DOWN_END] = now
     fine = True
     if p.row[r, STATE] == WAITING and whole(p, r):
-        fine = finish(k, s, w, p, size, r, now)
-    return kick(k, s, w, p, size, p.row[r, ON_DEVICE], now) and fine
+        fine = finish(k, s, w, h, p, size, r, now)
+    return kick(k, s, w, h, p, size, p.row[r, ON_DEVICE], now) and fine
