@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from morphling.fleet.availability import Availability
+from morphling.fleet.gemm import GemmFit
 from morphling.fleet.links import Links
 from morphling.types import DType, FloatArray, Int32Array, IntArray
 
@@ -31,6 +33,7 @@ class Coordinator:
     downlink_bps: int | None = None
     uplink_bps: int | None = None
     sources: dict[str, str] = field(default_factory=dict)
+    gemm_fits: Mapping[DType, GemmFit] = field(default_factory=dict)
 
     def compute_flops(self, dtype: DType) -> float:
         """Achieved GEMM rate, FLOP/s."""
@@ -49,6 +52,7 @@ class Fleet:
     idle_w, max_w : float64[N]      power when idle and at full load; NaN where not stated
     profile : int32[N]              index into ``profile_names``
     group : int32[N]                index of the scenario's fleet entry
+    gemm_fits : a fitted GEMM latency model for each dtype, by ``group``; empty where no profile has any
     """
 
     profile_names: tuple[str, ...]
@@ -64,6 +68,7 @@ class Fleet:
     links: Links
     availability: Availability
     coordinator: Coordinator
+    gemm_fits: tuple[Mapping[DType, GemmFit], ...] = ()
 
     @property
     def size(self) -> int:

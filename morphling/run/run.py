@@ -138,6 +138,7 @@ def _notes(loaded: LoadedScenario, built: Built) -> list[str]:
     if repeating:
         notes.append(f"link traces repeat when they end: {', '.join(repeating)}")
     notes += loaded.remarks
+    notes += built.executor.notes()
     if built.workload.model.note:
         notes.append(f"{built.workload.model.name}: {built.workload.model.note}")
     return notes
