@@ -228,7 +228,8 @@ def _start(s: GemmSamples) -> dict[str, float]:
         "small_half_m": 4.0, "small_half_n": 4.0, "small_half_k": 4.0, "small_half_k_nt": 16.0,
         "vector_launch": least, "vector_cache_bandwidth": streamed, "vector_memory_bandwidth": streamed / 4,
         "vector_cache_bytes": 4e6, "vector_row": 2e-3 * least, "vector_step": 2e-4 * least,
-        "vector_across": 1.0, "vector_aliased": 1.1,
+        "vector_across": 1.0, "vector_across_row": 2e-3 * least, "vector_across_step": 2e-4 * least,
+        "vector_aliased": 1.1,
     }  # fmt: skip
 
 

@@ -19,9 +19,11 @@ without packing and tiles for small products.  A matrix times a vector (m = 1 or
 
     t = launch + batch · (matrix bytes / bandwidth · across + row · rows + step · length),
 
-where ``across`` counts if the matrix is read against the way it is stored, ``rows`` are dot products, and ``length``
-is that of each.  At given strides, t never falls as k or batch grow, nor as m or n grow by whole tiles; within a tile
-it may, as it does when measured (47 columns take longer than 48).
+where ``rows`` are dot products and ``length`` is that of each.  If the matrix is read against the way it is stored,
+``across`` counts, stored rows are added up, and ``row`` and ``step`` are others.
+
+At given strides, t never falls as k or batch grow, nor as m or n grow by whole tiles; within a tile it may, as it does
+when measured (47 columns take longer than 48).
 
 The form follows the published roofline of size-dependent efficiency (1 / (1 + half / size), Hockney's n-half) and the
 cost structure of blocked GEMM with packing (Goto and van de Geijn, ACM TOMS 34(3), 2008).
@@ -164,7 +166,8 @@ def _vector(
     slow, fast = 1.0 / p.vector_memory_bandwidth, 1.0 / p.vector_cache_bandwidth
     traffic = size * (fast + (slow - fast) * share) * np.where(dots, 1.0, p.vector_across)
     traffic = traffic * np.where(ld * item_bytes % ALIAS_BYTES == 0, p.vector_aliased, 1.0)
-    steps = p.vector_row * np.where(dots, results, k) + p.vector_step * np.where(dots, k, results)
+    along = p.vector_row * results + p.vector_step * k
+    steps = np.where(dots, along, p.vector_across_row * k + p.vector_across_step * results)
     out: FloatArray = p.vector_launch + batch * (traffic + steps)
     return out
 

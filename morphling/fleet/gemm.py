@@ -43,7 +43,7 @@ class GemmParameters:
         are factors on its computing for the layouts other than nn
     vector_… : the kernel for m = 1 or n = 1; ``row`` for each row that a dot product ends in, ``step`` for each
         element of the vector, ``across`` a factor where the matrix is read against the way it is stored, ``aliased``
-        one for such strides
+        one for such strides; ``across_row`` and ``across_step`` for each row added up there, and each element of it
     """
 
     launch: float
@@ -90,6 +90,8 @@ class GemmParameters:
     vector_row: float
     vector_step: float
     vector_across: float
+    vector_across_row: float
+    vector_across_step: float
     vector_aliased: float
 
 

@@ -26,7 +26,16 @@ _Tile = Annotated[StrictInt, Field(ge=1, le=1024)]
 _Error = Annotated[StrictFloat | StrictInt, Field(ge=0, allow_inf_nan=False)]
 _End = Annotated[StrictFloat | StrictInt, Field(gt=0, allow_inf_nan=False)]
 
-_TIMES: Final = ("launch", "item", "small_launch", "vector_launch", "vector_row", "vector_step")
+_TIMES: Final = (
+    "launch",
+    "item",
+    "small_launch",
+    "vector_launch",
+    "vector_row",
+    "vector_step",
+    "vector_across_row",
+    "vector_across_step",
+)
 _RATES: Final = ("peak", "small_peak")
 
 

@@ -18,7 +18,7 @@ PLAIN = GemmParameters(
     small_paid_n=0.0, small_edge_m=0.0, small_edge_n=0.0, small_half_m=0.0, small_half_n=0.0, small_half_k=0.0,
     small_half_k_nt=0.0, small_most=1e12, vector_launch=2e-6, vector_cache_bandwidth=1e10,
     vector_memory_bandwidth=1e10, vector_cache_bytes=1e6, vector_row=0.0, vector_step=0.0, vector_across=3.0,
-    vector_aliased=2.0,
+    vector_across_row=0.0, vector_across_step=0.0,    vector_aliased=2.0,
 )  # fmt: skip
 """2 m n k / 1e11 after 1 us, and nothing else; vectors at 10 GB/s."""
 RICH = replace(
@@ -27,6 +27,7 @@ RICH = replace(
     traffic_a=0.8, traffic_c=0.5, small_launch=8e-7, small_peak=1.4e11, small_nt=2.0, small_tn=0.9, small_tt=1.3,
     small_paid_n=0.9, small_half_m=2.0, small_half_n=6.0, small_half_k=8.0, small_half_k_nt=16.0, small_most=1e6,
     vector_memory_bandwidth=3e9, vector_row=2e-9, vector_step=5e-10,
+    vector_across_row=3e-9, vector_across_step=1e-10,
 )  # fmt: skip
 
 
@@ -94,9 +95,9 @@ def test_the_faster_kernel_counts_where_it_may() -> None:
 
 
 def test_matrix_times_vector_by_hand() -> None:
-    p = replace(PLAIN, vector_row=1e-9, vector_step=1e-10)
+    p = replace(PLAIN, vector_row=1e-9, vector_step=1e-10, vector_across_row=3e-9, vector_across_step=4e-10)
     assert one(p, 300, 1, 72) == pytest.approx(2e-6 + 4 * 300 * 72 / 1e10 + 300e-9 + 72e-10)
-    across = 2e-6 + 3.0 * 4 * 300 * 72 / 1e10 + 72e-9 + 300e-10
+    across = 2e-6 + 3.0 * 4 * 300 * 72 / 1e10 + 72 * 3e-9 + 300 * 4e-10
     assert one(p, 300, 1, 72, a_transposed=True) == pytest.approx(across)
     assert one(p, 1, 300, 72) == pytest.approx(across)
     assert one(p, 1, 300, 72, b_transposed=True) == one(p, 300, 1, 72)
