@@ -13,6 +13,7 @@ from morphling.cli.availability import availability_app
 from morphling.cli.check import check, schema
 from morphling.cli.doctor import doctor
 from morphling.cli.listing import profiles_app, strategies, traces_app
+from morphling.cli.profiles_measured import calibrate_command, import_samples, script
 from morphling.cli.report import figures, report
 from morphling.cli.run import run
 from morphling.cli.traces_generate import generate
@@ -54,6 +55,9 @@ app.command()(check)
 app.command()(report)
 app.command()(figures)
 app.add_typer(profiles_app)
+profiles_app.command("calibrate")(calibrate_command)
+profiles_app.command("import-samples")(import_samples)
+profiles_app.command("measuring-script")(script)
 app.add_typer(traces_app)
 traces_app.command()(generate)
 traces_app.command()(show)

@@ -150,6 +150,9 @@ def _plain(record: Any) -> dict[str, Any]:
         "launch_s": record.launch_s,
         "idle_w": None if record.power is None else record.idle_w,
         "max_w": None if record.power is None else record.max_w,
+        "gemm_model": {}
+        if record.gemm_model is None
+        else {d: f.model_dump(mode="json") for d, f in record.gemm_model.fits.items()},
         "sources": record.sources,
         "numbers": [number._asdict() for number in record.numbers],
         "power_modes": None

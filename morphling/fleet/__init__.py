@@ -7,7 +7,20 @@ from __future__ import annotations
 
 from morphling.fleet.availability import Availability
 from morphling.fleet.fleet import Coordinator, Fleet
+from morphling.fleet.gemm import GemmFit, GemmParameters, GemmSamples
 from morphling.fleet.links import Links, LinkTrace, PastEnd, Tcp
 from morphling.fleet.thermal import Thermal
 
-__all__ = ["Availability", "Coordinator", "Fleet", "LinkTrace", "Links", "PastEnd", "Tcp", "Thermal"]
+__all__ = [
+    "Availability",
+    "Coordinator",
+    "Fleet",
+    "GemmFit",
+    "GemmParameters",
+    "GemmSamples",
+    "LinkTrace",
+    "Links",
+    "PastEnd",
+    "Tcp",
+    "Thermal",
+]

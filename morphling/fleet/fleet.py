@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from morphling.fleet.availability import Availability
+from morphling.fleet.gemm import GemmFit
 from morphling.fleet.links import Links
 from morphling.fleet.thermal import Thermal
 from morphling.types import DType, FloatArray, Int32Array, IntArray
@@ -32,6 +34,7 @@ class Coordinator:
     downlink_bps: int | None = None
     uplink_bps: int | None = None
     sources: dict[str, str] = field(default_factory=dict)
+    gemm_fits: Mapping[DType, GemmFit] = field(default_factory=dict)
 
     def compute_flops(self, dtype: DType) -> float:
         """Achieved GEMM rate, FLOP/s."""
@@ -53,6 +56,7 @@ class Fleet:
     radio_up_j, radio_down_j : float64[N]   energy of sending and of receiving one bit, J; NaN where not stated; None =
         of no device
     thermal : constants of devices that warm and slow; None = none does
+    gemm_fits : a fitted GEMM latency model for each dtype, by ``group``; empty where no profile has any
     """
 
     profile_names: tuple[str, ...]
@@ -71,6 +75,7 @@ class Fleet:
     radio_up_j: FloatArray | None = None
     radio_down_j: FloatArray | None = None
     thermal: Thermal | None = None
+    gemm_fits: tuple[Mapping[DType, GemmFit], ...] = ()
 
     @property
     def size(self) -> int:

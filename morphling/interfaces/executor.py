@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from morphling.interfaces.tasks import TaskTable
-from morphling.types import IntArray
+from morphling.types import DType, IntArray
 
 __all__ = ["Executor"]
 
@@ -28,6 +28,13 @@ class Executor(ABC):
         duration; a row that waits for memory has less.
         """
         return durations
+
+    def check(self, dtype: DType) -> None:  # noqa: B027 - most executors time any dtype
+        """Whether GEMM rows of the workload's dtype can be timed; ``InputError`` as ``field: reason`` if not."""
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the numbers should know, once the rows have been timed; one line each."""
+        return ()
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from morphling.errors import InputError, WorkloadError
-from morphling.fleet import Coordinator, Fleet, Thermal
+from morphling.errors import InputError, ScenarioError, WorkloadError
+from morphling.fleet import Coordinator, Fleet, GemmFit, Thermal
 from morphling.interfaces.executor import Executor
 from morphling.interfaces.strategy import Strategy
 from morphling.run.links import Draws, fleet_links
@@ -117,10 +118,25 @@ def _executor(loaded: LoadedScenario, fleet: Fleet) -> Executor:
         found: Any = find_plugin("executors", execution.mode)
     except InputError as error:
         raise loaded.fault(("execution", "mode"), str(error)) from None
-    made = found(configured(loaded, "execution", execution.config, found.Config), fleet=fleet)
-    if not isinstance(made, Executor):
-        raise loaded.fault(("execution", "mode"), f"{execution.mode} is not an Executor")
+    try:
+        made = found(configured(loaded, "execution", execution.config, found.Config), fleet=fleet)
+        if not isinstance(made, Executor):
+            raise loaded.fault(("execution", "mode"), f"{execution.mode} is not an Executor")
+        made.check(DType.named(loaded.scenario.workload.dtype))
+    except ScenarioError:
+        raise
+    except InputError as error:
+        raise _at_field(loaded, str(error)) from None
     return made
+
+
+def _at_field(loaded: LoadedScenario, message: str) -> ScenarioError:
+    """``fleet.0.profile: reason`` as a fault at that field; anything else is one of ``execution.mode``."""
+    named = re.match(r"((?:fleet|coordinator|execution)(?:\.\w+)+): ", message)
+    if named is None:
+        return loaded.fault(("execution", "mode"), message)
+    path = tuple(int(part) if part.isdigit() else part for part in named[1].split("."))
+    return loaded.fault(path, message[named.end() :])
 
 
 # ---------------------------------------------------------------------------------------------------------------- fleet
@@ -173,6 +189,7 @@ def _fleet(loaded: LoadedScenario) -> Fleet:
         links=fleet_links(loaded),
         availability=loaded.availability,
         coordinator=_coordinator(loaded),
+        gemm_fits=tuple(_fits(loaded.profile(entry.profile)) for entry in s.fleet),
         radio_up_j=columns.radio_up,
         radio_down_j=columns.radio_down,
         thermal=columns.thermal,
@@ -204,6 +221,12 @@ def _heat(c: _Columns, span: slice, profile: ProfileRecord) -> None:
         column[span] = number.value
     if t.clock_steps is not None:
         c.thermal.clock_steps[span] = t.clock_steps.value
+
+
+def _fits(profile: ProfileRecord | InlineProfile) -> dict[DType, GemmFit]:
+    """Fitted latency models of a profile; one described in the scenario has none."""
+    model = profile.gemm_model if isinstance(profile, ProfileRecord) else None
+    return {} if model is None else {DType.named(name): fit.domain() for name, fit in model.fits.items()}
 
 
 def _profile(c: _Columns, span: slice, profile: ProfileRecord | InlineProfile, draw: Draws) -> None:
@@ -250,6 +273,7 @@ def _coordinator(loaded: LoadedScenario) -> Coordinator:
             downlink_bps=c.downlink,
             uplink_bps=c.uplink,
             sources=profile.sources,
+            gemm_fits=_fits(profile),
         )
     rates: Any = (
         profile.compute

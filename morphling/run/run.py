@@ -161,6 +161,7 @@ def _notes(loaded: LoadedScenario, built: Built) -> list[str]:
         notes.append(f"link traces repeat when they end: {', '.join(repeating)}")
     notes += _network_notes(built)
     notes += loaded.remarks
+    notes += built.executor.notes()
     if built.workload.model.note:
         notes.append(f"{built.workload.model.name}: {built.workload.model.note}")
     return notes

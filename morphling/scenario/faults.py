@@ -118,8 +118,9 @@ def _fields(loc: Iterable[str | int], model: type[BaseModel]) -> list[str]:
             continue
         if isinstance(part, int):
             continue
-        inner = [m for c in current if part in c.model_fields for m in _models_in(c.model_fields[part].annotation)]
-        current = inner
+        holders = [c for c in current if part in c.model_fields]
+        if holders:  # else it is a key of a mapping, such as a dtype
+            current = [m for c in holders for m in _models_in(c.model_fields[part].annotation)]
     return sorted({name for m in current for name in m.model_fields})
 
 

@@ -16,14 +16,25 @@ from morphling.errors import InputError, ProfileError, ScenarioError
 from morphling.scenario.data import find_file, shipped_names
 from morphling.scenario.faults import problems_of
 from morphling.scenario.files import read_text
+from morphling.scenario.gemm_profiles import GemmModelRecord, check_samples
 from morphling.scenario.heat import Battery, SourcedPower, Thermal
 from morphling.scenario.power_modes import PowerModes, split_mode
 from morphling.scenario.quantities import Bandwidth, Bytes, Compute, Launch, Record, Reserve, Share, wrong
 from morphling.scenario.schema import DTypeName
 from morphling.scenario.sourced import Sourced, Text
 from morphling.scenario.yaml12 import read_yaml
+from morphling.units import format_compute
 
-__all__ = ["Number", "ProfileRecord", "Sourced", "find_profile", "list_profiles", "load_profile", "parse_profile"]
+__all__ = [
+    "Number",
+    "ProfileRecord",
+    "Sourced",
+    "find_profile",
+    "list_profiles",
+    "load_profile",
+    "parse_profile",
+    "profile_document",
+]
 
 _FORMER_NAMES: Final = {"jetson-orin-nx": "jetson-orin-nx-16gb", "jetson-agx-orin": "jetson-agx-orin-64gb"}
 """Names of version 0.1.0, from when these boards were there in one size only."""
@@ -61,6 +72,9 @@ class ProfileRecord(Record):
     battery: Battery | None = Field(None, description="The battery. Left out: plugged in.")
     thermal: Thermal | None = Field(None, description="How it warms and slows. Left out: never slows.")
     power_modes: PowerModes | None = Field(None, description="Modes, named as profile@mode. Left out: there are none.")
+    gemm_model: GemmModelRecord | None = Field(
+        None, description="Latency model fitted to measured GEMMs, for execution: {mode: profiled}."
+    )
 
     @field_validator("memory_reserved")
     @classmethod
@@ -69,6 +83,21 @@ class ProfileRecord(Record):
         if reserve is not None and memory is not None and reserve.value >= memory.value:
             raise wrong(f"the reserve of {reserve.shown} leaves nothing of the memory of {memory.shown}")
         return reserve
+
+    @field_validator("gemm_model")
+    @classmethod
+    def _fits_the_peaks(cls, model: GemmModelRecord | None, info: ValidationInfo) -> GemmModelRecord | None:
+        peaks: Any = info.data.get("compute")
+        for dtype, fit in () if model is None or peaks is None else model.fits.items():
+            if dtype not in peaks:
+                raise wrong(f"fits.{dtype}: compute has no {dtype}")
+            for name in ("peak", "small_peak"):
+                if (rate := getattr(fit.parameters, name)) > peaks[dtype].value:
+                    raise wrong(
+                        f"fits.{dtype}.parameters.{name}: {format_compute(rate)} is above the stated peak "
+                        f"compute.{dtype}, {format_compute(peaks[dtype].value)}"
+                    )
+        return model
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -128,12 +157,18 @@ class ProfileRecord(Record):
     @property
     def numbers(self) -> list[Number]:
         """Every number with its unit, kind and source, in the order of the file's schema; without the power modes."""
-        return [Number(field, number.shown, number.kind, number.source) for field, number in _numbers("", self)]
+        fits = {} if self.gemm_model is None else self.gemm_model.fits
+        return [
+            *(Number(field, number.shown, number.kind, number.source) for field, number in _numbers("", self)),
+            *(Number(f"gemm_model.{dtype}", fit.shown, fit.kind, fit.source) for dtype, fit in fits.items()),
+        ]
 
     @property
     def sources(self) -> dict[str, str]:
         """Field (``compute.float16``, ``power.idle``) → kind and source."""
-        return {field: number.origin for field, number in _numbers("", self)}
+        fits = {} if self.gemm_model is None else self.gemm_model.fits
+        fitted = {f"gemm_model.{dtype}": f"{fit.kind}: {fit.source}" for dtype, fit in fits.items()}
+        return {field: number.origin for field, number in _numbers("", self)} | fitted
 
     @property
     def mode_names(self) -> list[str]:
@@ -158,6 +193,7 @@ class ProfileRecord(Record):
             "compute": {d: modes.compute(peak, mode) for d, peak in self.compute.items()},
             "efficiency": {d: modes.efficiency(share) for d, share in self.efficiency.items()},
             "memory_bandwidth": modes.bandwidth(self.memory_bandwidth, mode),
+            "gemm_model": None,  # it was fitted in the reference mode
         }
         if self.power is not None:
             changed["power"] = modes.powers(self.power, mode)
@@ -207,6 +243,15 @@ def load_profile(reference: str, folder: Path | None = None) -> ProfileRecord:
     return record if mode is None else record.in_mode(mode)
 
 
+def profile_document(reference: str, folder: Path | None = None) -> dict[str, Any]:
+    """What `load_profile` reads, as plain YAML values in base units; without power modes and fitted model."""
+    record = load_profile(reference, folder)
+    plain: dict[str, Any] = record.model_dump(
+        mode="json", by_alias=True, exclude_none=True, exclude={"power_modes", "gemm_model"}
+    )
+    return plain
+
+
 def parse_profile(text: str, origin: str) -> ProfileRecord:
     """The profile in ``text``; ``origin`` is its name in errors.  Raises `ProfileError` with all faults."""
     try:
@@ -214,6 +259,8 @@ def parse_profile(text: str, origin: str) -> ProfileRecord:
     except ScenarioError as error:
         raise ProfileError(str(error)) from None
     try:
-        return ProfileRecord.model_validate(document.value)
+        profile = ProfileRecord.model_validate(document.value)
     except ValidationError as error:
         raise ProfileError("\n".join(problems_of(error, ProfileRecord, document.value, document.where))) from None
+    check_samples(profile.gemm_model, origin, document.where(("gemm_model", "samples"), value=True))
+    return profile
