@@ -9,6 +9,7 @@ import numpy as np
 from morphling.engine.running import Running
 from morphling.fleet import Fleet
 from morphling.fleet.streams import stream
+from morphling.interfaces.tasks import TaskTable
 from morphling.types import BoolArray, FloatArray, IntArray
 from morphling.workload import Workload
 
@@ -70,6 +71,14 @@ class EngineView:
     def uplink_bps(self) -> FloatArray:
         """Estimated rate from each device, bit/s."""
         return _frozen(self._estimates()[1])
+
+    def gemm_seconds(self, m: int, n: int, k: int) -> FloatArray:
+        """What the executor says of one product on every device."""
+        engine, dtype = self._engine, self._engine.workload.dtype
+        out: FloatArray = np.full(engine.fleet.size, np.nan)
+        able = np.flatnonzero(~np.isnan(engine.fleet.compute_flops(dtype)))
+        out[able] = engine.executor.estimate(TaskTable.build(device=able, m=m, n=n, k=k, dtype=dtype)) / 1e9
+        return out
 
     def random(self, name: str) -> np.random.Generator:
         """The strategy's own random stream of that name."""

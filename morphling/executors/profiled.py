@@ -89,6 +89,13 @@ class Profiled(Executor):
         self.counts["roofline_other"] += int(np.sum((out > 0) & ~timed & ~shaped))
         return out
 
+    def estimate(self, tasks: TaskTable) -> IntArray:
+        """As `durations`, without being counted among the rows that ran."""
+        counts, beyond = dict(self.counts), dict(self.beyond)
+        out = self.durations(tasks, 0)
+        self.counts, self.beyond = counts, beyond
+        return out
+
     def _fitted(
         self, out: IntArray, tasks: TaskTable, rows: NDArray[np.intp], fit: GemmFit, dtype: DType, name: str
     ) -> None:

@@ -21,6 +21,10 @@ class Executor(ABC):
     def durations(self, tasks: TaskTable, start_ns: int) -> IntArray:
         """Nanoseconds of computing for each row, int64[n], each >= 0.  ``start_ns`` is when the rows are dispatched."""
 
+    def estimate(self, tasks: TaskTable) -> IntArray:
+        """Nanoseconds of each row for a planner that only asks, int64[n]: nothing of it is run or counted."""
+        return self.durations(tasks, 0)
+
     def clocked(self, tasks: TaskTable, durations: IntArray) -> IntArray:
         """Of each row, nanoseconds at full clock that a lower clock stretches, int64[n].
 

@@ -52,5 +52,11 @@ class View(Protocol):
     def uplink_bps(self) -> FloatArray:
         """Estimated rate from each device, bit/s."""
 
+    def gemm_seconds(self, m: int, n: int, k: int) -> FloatArray:
+        """How long a product of this shape, in the workload's dtype, takes on each device at its full clock, s.
+
+        By the executor's model of the device, launch included; NaN where a device lacks the dtype.
+        """
+
     def random(self, name: str) -> np.random.Generator:
         """The strategy's own random stream of that name; the same name gives the same stream."""

@@ -136,6 +136,17 @@ def _network_notes(built: Built) -> list[str]:
     return notes
 
 
+def _heat_notes(built: Built) -> list[str]:
+    """Which devices warm and slow, or would."""
+    thermal = built.fleet.thermal
+    if thermal is None or not thermal.slows.any():
+        return []
+    warm = f"{int(thermal.slows.sum())} of {built.fleet.size} devices"
+    if not built.heat:
+        return [f"heat is off: {warm} have a thermal section in their profile, and are as fast as when cold"]
+    return [f"heat: {warm} warm while they compute, and slow down when their case is too warm; others never slow"]
+
+
 def _draw(folder: Path) -> object:
     from morphling.figures import draw_overview  # noqa: PLC0415 - matplotlib costs a third of a second
 
@@ -160,6 +171,7 @@ def _notes(loaded: LoadedScenario, built: Built) -> list[str]:
     if repeating:
         notes.append(f"link traces repeat when they end: {', '.join(repeating)}")
     notes += _network_notes(built)
+    notes += _heat_notes(built)
     notes += loaded.remarks
     notes += built.executor.notes()
     if built.workload.model.note:

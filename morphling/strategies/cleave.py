@@ -30,6 +30,7 @@ from morphling.planning.gemms import ListedGemm, artifact_gemms, linear_gemms
 from morphling.planning.losses import Losses
 from morphling.planning.rectangles import LeftOut, Tiling, split_columns
 from morphling.planning.rows import central_rows, paper_orphans, paper_rows, renumbered, tiling_rows
+from morphling.planning.speed import central_seconds, device_speed
 from morphling.planning.tiling import plan_tiling
 from morphling.types import BoolArray, IntArray, Kind, Overlap, Phase, item_bytes
 from morphling.workload import GemmDag, Place
@@ -52,6 +53,7 @@ class CleaveConfig:
         fill and drain, or ``perfect`` (the longest of the three; what ``model: paper`` always assumes)
     tiles : pieces of a pipelined sub-task
     cache : keep shards that a later level reads again, least recently used first out (physical only)
+    compute : plan with the profile's rates of large GEMMs, or with what the ``executor`` says of a share's shape
     gemms : for ``model: paper``: ``linear`` (linear layers, batch merged) or ``artifact`` (the published list as it is)
     detection_s : seconds until the coordinator notices that a device left; or ``[lowest, highest]``, of which one is
         drawn, uniformly, for each instant at which devices leave.  The default is the published heartbeat timeout.
@@ -63,6 +65,7 @@ class CleaveConfig:
     overlap: Literal["none", "pipelined", "perfect"] = "pipelined"
     tiles: int = 4
     cache: bool = True
+    compute: Literal["profile", "executor"] = "profile"
     gemms: Literal["linear", "artifact"] = "linear"
     detection_s: float | list[float] = field(default_factory=lambda: [0.05, 0.2])
     planning_s: float | Literal["measured"] = 0.0
@@ -282,16 +285,16 @@ class Cleave(Strategy):
 
     # ------------------------------------------------------------------------------------------------------- physical
 
-    def _rates(self, view: View, share: int) -> tuple[Rates, IntArray]:
+    def _rates(self, view: View, share: int, gemm: Gemm) -> tuple[Rates, IntArray]:
         """Rates of the devices taken to be here, and who they are; ``share`` rectangles must fit memory together."""
-        fleet = view.fleet
-        here = np.flatnonzero(self.losses.present)
+        fleet, here = view.fleet, np.flatnonzero(self.losses.present)
+        flops, launch = device_speed(view, here, gemm, by_shape=self.config.compute == "executor")
         rates = Rates.of(
-            fleet.compute_flops(view.workload.dtype)[here],
+            flops,
             view.downlink_bps[here] / 8,
             view.uplink_bps[here] / 8,
             latency_s=fleet.links.latency_ns[here] / 1e9,
-            launch_s=fleet.launch_s[here],
+            launch_s=launch,
             memory_bytes=np.floor(fleet.memory_bytes[here] / share),
         )
         return rates, here
@@ -300,7 +303,7 @@ class Cleave(Strategy):
         """The tiling of one shape; each distinct shape is solved once for a fleet."""
         key = (self.fleet_version, gemm, share)
         if key not in self.tilings:
-            rates, here = self._rates(view, share)
+            rates, here = self._rates(view, share, gemm)
             c = view.fleet.coordinator
             tiling = plan_tiling(
                 gemm,
@@ -342,7 +345,7 @@ class Cleave(Strategy):
             rows = list(step.central)
             central = central_rows(dag, rows, view.fleet.size, dtype)
             tables.append(central)
-            time_s = max(time_s, _central_time(central, view)) if step.groups else _central_time(central, view)
+            time_s = max(time_s, central_seconds(central, view)) if step.groups else central_seconds(central, view)
         return _Planned(TaskTable.concat(tables), time_s, dict(bounds), imbalance)
 
     def _with_cache(self, step: _Step, view: View, plan: _Planned) -> _Planned:
@@ -589,12 +592,3 @@ def _rows_of(
         at += len(parts)
     if at > len(plan.tasks):
         raise PlanError("a plan and its rows disagree")
-
-
-def _central_time(rows: TaskTable, view: View) -> float:
-    """Seconds that the coordinator needs by its profile."""
-    c = view.fleet.coordinator
-    rate = c.compute_flops(view.workload.dtype)
-    if np.isnan(rate) and (rows.flops > 0).any():
-        raise Infeasible(f"the coordinator ({c.name}) has no {view.workload.dtype.label} rate")
-    return float(np.sum(c.launch_s + np.maximum(rows.flops / rate, rows.memory_bytes / c.memory_bandwidth)))

@@ -83,7 +83,7 @@ def run_closed(k, dev, rows, out, now, cut, coordinator, part_of, part, h):
                     nu = FAR if nu < 0 else nu
                 nc = ce = begin + duration
                 if h is not None:
-                    nc = ce = heat_run(h, d, begin, duration, stretch, limit)
+                    nc = ce = heat_run(h, d, begin, duration, stretch, limit, False)
                     worked = ce - begin
                 de = nd + latency if bits_in > 0 else nd
                 ue = nu + latency if bits_out > 0 else nu
@@ -128,7 +128,7 @@ def run_closed(k, dev, rows, out, now, cut, coordinator, part_of, part, h):
                         cs = start
                     nc = ce = start + work_now
                     if h is not None:
-                        nc = ce = heat_run(h, d, start, work_now, stretch, limit)
+                        nc = ce = heat_run(h, d, start, work_now, stretch, limit, False)
                         worked += ce - start
                     if bits_out > 0:
                         start = max(nc, nu)

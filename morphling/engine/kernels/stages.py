@@ -177,7 +177,7 @@ def comp_end(h, p, d, r, work, now):
     end = now + work
     if h is not None:  # without heat this is not compiled
         if work > 0:
-            end = heat_run(h, d, now, work, p.row[r, CLOCKED] / p.row[r, DURATION], FAR)
+            end = heat_run(h, d, now, work, p.row[r, CLOCKED] / p.row[r, DURATION], FAR, True)
         p.row[r, WORKED] += end - now
     return end
 
