@@ -9,8 +9,8 @@ import pytest
 
 from morphling.engine import Engine
 from morphling.fleet import Links
-from morphling.planning import collectives as C  # noqa: N812
 from morphling.planning import collective_times as T  # noqa: N812
+from morphling.planning import collectives as C  # noqa: N812
 from morphling.types import Kind
 from tests.oracle.worlds import FlopsAreNanoseconds, Once, bare_fleet, coordinator, rows
 
