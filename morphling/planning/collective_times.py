@@ -14,6 +14,7 @@ __all__ = [
     "MemberLinks",
     "all_gather_s",
     "all_to_all_s",
+    "boundary_bytes",
     "broadcast_s",
     "central_broadcast_s",
     "central_server_s",
@@ -21,6 +22,7 @@ __all__ = [
     "ring_all_reduce_s",
     "sent_bytes",
     "sharded_server_s",
+    "tensor_parallel_bytes",
     "tree_all_reduce_s",
 ]
 
@@ -135,3 +137,19 @@ def all_to_all_s(links: MemberLinks, size: float) -> float:
 def sent_bytes(size: float, members: int, *, passes: int = 2) -> float:
     """passes·(n-1)/n·X: bytes that each member sends around a ring; an all-reduce is two passes, a gather one."""
     return passes * (members - 1) / members * size
+
+
+def tensor_parallel_bytes(
+    batch_size: int, sequence_length: int, hidden_size: int, ways: int, *, item_bytes: int = 2
+) -> float:
+    """8·b·s·h·β(t-1)/t: bytes that each of t devices sends in one layer, forward and backward.
+
+    Two all-reduces of b·s·h elements forward and two backward, around a ring; with sequence parallelism each is a
+    reduce-scatter and an all-gather of the same volume.  Source: Shoeybi et al. 2019, Korthikanti et al. 2022.
+    """
+    return 4 * sent_bytes(boundary_bytes(batch_size, sequence_length, hidden_size, item_bytes=item_bytes), ways)
+
+
+def boundary_bytes(batch_size: int, sequence_length: int, hidden_size: int, *, item_bytes: int = 2) -> int:
+    """b·s·h·β: activations of ``batch_size`` sequences between two pipeline stages; gradients are as many bytes."""
+    return batch_size * sequence_length * hidden_size * item_bytes
