@@ -25,6 +25,7 @@ __all__ = [
     "all_gather",
     "all_to_all",
     "append",
+    "arrivals",
     "broadcast",
     "central_broadcast",
     "central_server",
@@ -186,6 +187,21 @@ def join(parts: Sequence[tuple[TaskTable, After | None]]) -> TaskTable:
         start += len(tasks)
     ptr, idx = _csr(len(joint), np.concatenate(rows), np.concatenate(deps))
     return replace(joint, dep_ptr=ptr, dep_idx=idx)
+
+
+def arrivals(tasks: TaskTable, *, first_row: int = 0) -> dict[int, IntArray]:
+    """Device → the rows that bring it something, numbered from ``first_row``; for ``after`` of what follows.
+
+    What a collective leaves on a device is there once these rows are done.
+    """
+    sent = np.flatnonzero((tasks.bytes_out > 0) & (tasks.peer >= 0))
+    fetched = np.flatnonzero(tasks.bytes_in > 0)
+    row = np.concatenate([sent, fetched])
+    device = np.concatenate([tasks.peer[sent], tasks.device[fetched]])
+    order = np.argsort(device, kind="stable")
+    names, start = np.unique(device[order], return_index=True)
+    groups = np.split(row[order] + first_row, start)[1:]
+    return dict(zip(names.tolist(), groups, strict=True))
 
 
 def _entries(tasks: TaskTable, after: After) -> tuple[IntArray, IntArray]:

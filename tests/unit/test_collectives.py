@@ -244,6 +244,25 @@ def test_several_tables_in_a_row():
         C.append(ring, ring, after=[2])
 
 
+def test_what_follows_on_a_device_waits_for_what_it_gets():
+    assert {d: x.tolist() for d, x in C.arrivals(C.ring_all_reduce([4, 9, 2], 10), first_row=100).items()} == {
+        2: [101, 104, 107, 110],
+        4: [102, 105, 108, 111],
+        9: [100, 103, 106, 109],
+    }
+    central = C.central_server([0, 2], 5, 3)
+    assert {d: x.tolist() for d, x in C.arrivals(central).items()} == {0: [3], 2: [4]}
+    assert C.arrivals(rows([0], S)) == {}
+    # A reduce-scatter and an all-gather of the same devices are an all-reduce; then all compute for 1 s.
+    n, size, rates = 5, 5_000_000, np.full(5, 8e6)
+    scatter, gather = C.reduce_scatter(range(n), size), C.all_gather(range(n), size)
+    parts = [(scatter, None), (gather, C.arrivals(scatter))]
+    parts.append((rows(np.arange(n), S), C.arrivals(gather, first_row=len(scatter))))
+    assert replay(C.join(parts), rates, rates)[0] == pytest.approx(8.0 + 1.0)
+    both = C.join([(C.all_to_all(range(n), size), None), (rows([0], S), C.arrivals(C.all_to_all(range(n), size)))])
+    assert replay(both, rates, rates)[0] == pytest.approx(4.0 + 1.0)
+
+
 def test_a_table_of_many_members_has_every_row():
     for table in (C.ring_all_reduce(range(256), 10**9 + 7), C.sharded_server(range(256), 10**9 + 7)):
         assert len(table) == 2 * 256 * 255
