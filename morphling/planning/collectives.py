@@ -303,12 +303,14 @@ def _sends(
     *,
     blocking: bool = False,
 ) -> TaskTable:
-    """Sends between members, by their places; those of nothing are left out, and so are the dependencies on them."""
+    """Sends between members, by their places; those of nothing are left out.
+
+    An edge joins sends of one chunk, so the two stay or go together.
+    """
     row, dep = edges
     keep = size > 0
     number = np.cumsum(keep) - 1
-    kept = keep[row] & keep[dep]
-    row, dep = number[row[kept]], number[dep[kept]]
+    row, dep = number[row[keep[row]]], number[dep[keep[row]]]
     sender, receiver, size = sender[keep], receiver[keep], size[keep]
     if blocking:
         order = np.argsort(sender, kind="stable")

@@ -125,6 +125,13 @@ def test_links_of_their_own_each_way():
     assert timing.end.dtype == np.int64
 
 
+def test_of_two_sends_at_one_instant_the_pass_that_began_first_goes():
+    """Half-duplex link of 2.  At 8 end stage 0's second forward pass (from 4) and stage 1's first backward (from 7)."""
+    timing = simulate(S.one_f_one_b(2, 2), [4, 1], [2, 1], transfer=2, duplex="half")
+    assert timing.start.tolist() == [0, 4, 12, 14, 6, 7, 10, 11]
+    assert timing.makespan == 16
+
+
 def test_one_uplink_serves_both_neighbours():
     """f = b = 1, links 4.  Stage 1 has its first gradient at 17 and its third activation at 18.
 
@@ -207,12 +214,12 @@ def test_the_engine_replays_what_simulate_says(name, P, M):
     assert by_stage(schedule, made, done.times[3]) == timing.end.tolist()
     assert done.settled_ns == timing.makespan
     # With a network: 8 Mbit/s up takes 1000 ns a byte; downlinks so wide that two arrivals do not bind.
-    size, back = r.integers(1, 3, P * schedule.chunks - 1), r.integers(1, 3)
+    size, back = r.integers(1, 5, (2, P * schedule.chunks - 1))
     if schedule.chunks > 1:
-        size = 2  # one time for each hop
-    made = rows(schedule, devices, **flops, boundary_bytes=size, gradient_bytes=int(back))
+        size, back = np.array([2, 3])  # one time for each hop
+    made = rows(schedule, devices, **flops, boundary_bytes=size, gradient_bytes=back)
     done = replay(made.tasks, up=8e6, down=64e6, latency_ns=1000)
-    network = {"transfer": np.asarray(size) * 1000, "transfer_back": int(back) * 1000, "latency": 2000}
+    network = {"transfer": size * 1000, "transfer_back": back * 1000, "latency": 2000}
     timing = simulate(schedule, *times, **network, duplex="uplink")
     assert by_stage(schedule, made, done.times[3]) == timing.end.tolist()
 
@@ -274,6 +281,18 @@ def test_split_stages_lose_no_byte_and_no_flop(seed):
             if d in shown:
                 assert made.phase[mine].tolist() == schedule.phase[a:b].tolist()
                 assert made.micro_batch[mine].tolist() == schedule.micro_batch[a:b].tolist()
+
+
+@pytest.mark.parametrize("name", list(SCHEDULES))
+def test_equal_shares_without_a_network_are_faster_stages(name):
+    schedule, devices = SCHEDULES[name](3, 6), [[4], [0, 5], [1, 2, 3]]
+    times = np.array([[60, 600, 6000], [120, 1200, 12000], [180, 1800, 18000]]) * schedule.chunks
+    if not schedule.split:
+        times[2] = 0
+    flops = dict(zip(("forward_flops", "backward_flops", "weight_flops"), times, strict=True))
+    made = rows(schedule, devices, **flops, boundary_bytes=0)
+    timing = simulate(schedule, *(times // np.array([1, 2, 3])))
+    assert replay(made.tasks).settled_ns == timing.makespan
 
 
 def test_equal_shares_are_the_default():
