@@ -38,7 +38,7 @@ ASTEROID_MEMORY_BYTES = 32 * 2**30
 HELD_KARP_BYTES = 2**30
 """Largest table of DT-FM's route; the artifact takes what its machine can allocate (16 groups from 32 devices up)."""
 ASTEROID_CANDIDATES = 1_500_000_000
-"""Most candidate stages of Asteroid's plan that are compared (about 10 s); the published comparison gives up at 60 s."""
+"""Most candidate stages of Asteroid's plan that are compared (about 10 s); the published comparison waits 60 s."""
 ALPA_LEAST_WAYS = 16
 """Least tensor-parallel degree that the artifact tries."""
 ASTEROID_MOST_STAGES = 8
@@ -66,7 +66,7 @@ class GroupCost:
 
 
 def layer_flops(model: Model, batch: float, sequence: int) -> float:
-    """ "FLOPs" of one layer and one batch as the artifact counts them: 3 (4 T h² + 2 T h f + 2 B h s²), T = B s.
+    """What the artifact calls the FLOPs of one layer and one batch: 3 (4 T h² + 2 T h f + 2 B h s²), T = B s.
 
     Forward and twice that backward; multiply-adds count once, a gated MLP as if it were plain, all KV heads as if full.
     """

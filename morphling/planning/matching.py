@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from morphling.types import FloatArray, IntArray
+from morphling.types import BoolArray, FloatArray, IntArray
 
 __all__ = ["EXACT_ROUTE", "bottleneck_matching", "bottleneck_value", "cheapest_path"]
 
@@ -36,34 +36,39 @@ def bottleneck_matching(cost: FloatArray) -> tuple[float, IntArray]:
 def _matched(cost: FloatArray) -> tuple[float, list[int]]:
     if cost.ndim != 2 or cost.shape[0] != cost.shape[1] or not cost.size:
         raise ValueError(f"a matching needs a square matrix, not one of shape {cost.shape}")
+    if not np.isfinite(cost).all():
+        raise ValueError("the costs of a matching must be finite")
     # No matching is below the cheapest entry of a row or a column; most matrices of a few regions end right there.
     low = float(max(cost.min(axis=1).max(), cost.min(axis=0).max()))
-    found = _perfect(cost, low)
-    if found is not None:
-        return low, found
+    columns = _extended(cost, low, [-1] * len(cost))
+    if -1 not in columns:
+        return low, columns
     levels = np.unique(cost[cost > low]).tolist()
-    first, last = 0, len(levels) - 1
-    best = _perfect(cost, levels[last])
-    if best is None:
-        raise ValueError("the costs of a matching must be finite")
-    while first < last:
+    first, last, best = 0, len(levels), columns
+    while first < last:  # levels[last] is enough, below levels[first] is not; what was matched there is a start
         middle = (first + last) // 2
-        found = _perfect(cost, levels[middle])
-        if found is None:
-            first = middle + 1
+        found = _extended(cost, levels[middle], columns)
+        if -1 in found:
+            first, columns = middle + 1, found
         else:
             last, best = middle, found
     return float(levels[last]), best
 
 
-def _perfect(cost: FloatArray, limit: float) -> list[int] | None:
-    """Column of each row in a perfect matching on entries <= limit, or None: augmenting paths on sets of bits."""
-    size = len(cost)
-    packed = np.packbits(cost <= limit, axis=1, bitorder="little")
-    allowed = [int.from_bytes(row.tobytes(), "little") for row in packed]
-    row_of, column_of = [-1] * size, [-1] * size
-    free = (1 << size) - 1  # columns without a row
+def _extended(cost: FloatArray, limit: float, columns: list[int]) -> list[int]:
+    """Column of each row in a largest matching on entries <= limit, grown from ``columns`` (-1 = none).
+
+    Stops at the first row that no augmenting path can serve, as only perfect matchings are asked for.
+    """
+    size, allowed = len(cost), _bits(cost <= limit)
+    column_of, row_of, free = list(columns), [-1] * size, (1 << size) - 1
+    for row, column in enumerate(column_of):
+        if column >= 0:
+            row_of[column] = row
+            free &= ~(1 << column)
     for row in range(size):
+        if column_of[row] >= 0:
+            continue
         parent, unseen, frontier, end = [-1] * size, (1 << size) - 1, [row], -1
         while frontier and end < 0:
             here = frontier.pop()
@@ -78,12 +83,22 @@ def _perfect(cost: FloatArray, limit: float) -> list[int] | None:
                 parent[column] = here
                 frontier.append(row_of[column])
         if end < 0:
-            return None
+            return column_of
         free &= ~(1 << end)
         while end >= 0:  # turn the path round, back to the row that had no column
             here = parent[end]
             row_of[end], column_of[here], end = here, end, column_of[here]
     return column_of
+
+
+def _bits(allowed: BoolArray) -> list[int]:
+    """Each row as a whole number, column c as bit c."""
+    packed = np.packbits(allowed, axis=1, bitorder="little")
+    if packed.shape[1] <= 8:  # one machine word
+        words = np.zeros((len(allowed), 8), np.uint8)
+        words[:, : packed.shape[1]] = packed
+        return words.view("<u8")[:, 0].tolist()  # type: ignore[no-any-return] # of a one-dimensional array
+    return [int.from_bytes(row.tobytes(), "little") for row in packed]
 
 
 def _lowest(bits: int) -> int:
