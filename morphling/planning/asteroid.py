@@ -296,7 +296,7 @@ class _Search:
     def sync(self, weights: FloatArray, a: int, b: IntArray | int) -> FloatArray:
         """T_a of groups [a, b) of places with ``weights`` bytes, seconds."""
         k = np.maximum(self.at[b] - self.at[a], 1)
-        slow = np.minimum(self.least_up[a, b], self.least_down[a, b])
+        slow = np.where(k > 1, np.minimum(self.least_up[a, b], self.least_down[a, b]), np.inf)
         out: FloatArray = 2.0 * (k - 1) / k * weights / slow
         return out
 

@@ -120,16 +120,17 @@ def _first_layers(layer_bytes: ArrayLike | None, memory_bytes: ArrayLike | None,
     """First layer that a stage on device p may begin with if it ends before ``end``, int64[N, L + 1]."""
     if layer_bytes is None or memory_bytes is None:
         return np.zeros((devices, layers + 1), np.int64)
-    size, room = _numbers("layer_bytes", layer_bytes), _numbers("memory_bytes", memory_bytes)
+    size, room = _numbers("layer_bytes", layer_bytes), _numbers("memory_bytes", memory_bytes, most=np.inf)
     if len(size) != layers or len(room) != devices:
         raise PlanError(f"layer_bytes needs {layers} numbers, not {len(size)}; memory_bytes {devices}, not {len(room)}")
     total = np.concatenate([[0.0], np.cumsum(size)])
     held = total[None, :] - total[:, None]  # [start, end]
-    return (held[None] > room[:, None, None]).sum(axis=1, dtype=np.int64)
+    first: IntArray = (held[None] > room[:, None, None]).sum(axis=1, dtype=np.int64)
+    return first
 
 
-def _numbers(name: str, values: ArrayLike) -> FloatArray:
+def _numbers(name: str, values: ArrayLike, most: float = np.finfo(np.float64).max) -> FloatArray:
     out = np.asarray(values, np.float64)
-    if out.ndim != 1 or not (np.isfinite(out) & (out >= 0)).all():
+    if out.ndim != 1 or not ((out >= 0) & (out <= most)).all():
         raise PlanError(f"{name} must be a row of finite numbers, none negative")
     return out
