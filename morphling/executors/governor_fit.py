@@ -95,6 +95,8 @@ def _floor(clock: FloatArray) -> Estimate:
     runs = np.split(at, np.flatnonzero(np.diff(at) > 1) + 1)
     longest = max(len(run) for run in runs)
     if longest < _HELD:
-        return Estimate(low, math.nan, f"the lowest clock, {low:.3g} of the full one, is held for {longest} samples only")
+        return Estimate(
+            low, math.nan, f"the lowest clock, {low:.3g} of the full one, is held for {longest} samples only"
+        )
     held = clock[at]
     return Estimate(float(np.median(held)), max(float(held.std()), 1e-4))

@@ -115,15 +115,20 @@ class _Problem:
             target = c.base_c + _times(c.case_k, drive)
             if self.settled:  # where it would settle under another drive, nobody has seen
                 target = np.where(np.abs(drive - self.drive[0]) <= 1e-9 * abs(self.drive[0]), c.base_c, math.nan)
-            case = case_temperatures(
-                time, target, warming_s=c.warming_s, cooling_s=c.cooling_s, start_c=start["case"]
-            )
+            case = case_temperatures(time, target, warming_s=c.warming_s, cooling_s=c.cooling_s, start_c=start["case"])
             parts["case"].append(case)
             if "junction" in parts:
+                above = c.junction_base_k + _times(c.junction_k, drive)
                 junction = junction_temperatures(
-                    time, case, target, c.junction_base_k + _times(c.junction_k, drive), warming_s=c.warming_s, cooling_s=c.cooling_s,
-                    junction_s=c.junction_s, start_c=start["junction"],
-                )  # fmt: skip
+                    time,
+                    case,
+                    target,
+                    above,
+                    warming_s=c.warming_s,
+                    cooling_s=c.cooling_s,
+                    junction_s=c.junction_s,
+                    start_c=start["junction"],
+                )
                 parts["junction"].append(junction)
         return {name: np.concatenate(found) for name, found in parts.items()}
 
@@ -255,16 +260,14 @@ def _solved(problem: _Problem) -> tuple[FloatArray, Any]:
     except ImportError:
         raise RunError("fitting needs scipy: pip install 'morphling[calibrate]'") from None
     options: dict[str, Any] = {"loss": "soft_l1", "f_scale": _SOFT, "x_scale": "jac"}
-    best, begun = None, _thinned(problem)
+    tried, begun = [], _thinned(problem)
     for share in (0.03, 0.1, 0.3, 1.0):  # several places to look from: the cost has more than one valley
         for slower in (1.0,) if problem.tied else (1.0, 3.0):
             x = begun.begin(share * begun.span_s, slower)
             bounds = begun.bounds(len(x))
             coarse = {**options, "ftol": 1e-5, "xtol": 1e-5, "max_nfev": 60}
-            found = least_squares(begun.residuals, np.clip(x, *bounds), bounds=bounds, **coarse)
-            if best is None or found.cost < best.cost:
-                best = found
-    assert best is not None
+            tried.append(least_squares(begun.residuals, np.clip(x, *bounds), bounds=bounds, **coarse))
+    best = min(tried, key=lambda found: found.cost)
     for _ in range(2):  # the sensors' noise is known only after a fit
         simulated = problem.run(best.x)
         for name, measured in problem.sensors.items():
@@ -319,9 +322,7 @@ def _columns(problem: _Problem, *, in_watts: bool) -> dict[str, str]:
 def _estimates(
     problem: _Problem, x: FloatArray, solution: Any, still: list[str], names: dict[str, str], *, in_watts: bool
 ) -> dict[str, Estimate]:
-    by_sensor = [
-        (problem.run(x)[name] - measured[: problem.last]) for name, measured in problem.sensors.items()
-    ]
+    by_sensor = [(problem.run(x)[name] - measured[: problem.last]) for name, measured in problem.sensors.items()]
     found = spreads(solution, by_sensor)
     out: dict[str, Estimate] = {}
     for i, name in enumerate(problem.free):
@@ -385,4 +386,3 @@ def _told(
         errors[1][name] = misfit(after[name], measured[split:])
         errors[2][name] = misfit(held, np.where(np.isnan(after[name]), math.nan, measured[split:]))
     return ThermalFit(estimates, split, whole["case"], whole.get("junction"), *errors)
-

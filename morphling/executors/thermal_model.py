@@ -73,9 +73,7 @@ def junction_temperatures(
     fades, case_fades = np.exp(-step / junction_s), np.exp(-step / case_s)
     apart = case_s - junction_s
     same = np.abs(apart) < 1e-6 * junction_s
-    both = np.where(
-        same, step / junction_s * fades, case_s * (case_fades - fades) / np.where(same, math.inf, apart)
-    )
+    both = np.where(same, step / junction_s * fades, case_s * (case_fades - fades) / np.where(same, math.inf, apart))
     pushed = (target + above_k[:-1]) * (1 - fades) + (case - target) * both
     now = start_c
     out = [now]

@@ -79,7 +79,8 @@ def spreads(solution: Any, residuals: list[FloatArray]) -> FloatArray:
     variance[used] = (turn**2 / np.maximum(singular, 1e-8)[:, None] ** 2).sum(axis=0) / length[used] ** 2
     scatter = 2 * solution.cost / max(rows - columns, 1)
     together = max((_neighbours(r) for r in residuals), default=0.0)
-    return np.sqrt(variance * scatter * (1 + together) / (1 - together))
+    out: FloatArray = np.sqrt(variance * scatter * (1 + together) / (1 - together))
+    return out
 
 
 def _neighbours(residuals: FloatArray) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,4 +44,4 @@ class ThermalLog:
         """Half-open ranges of samples without a gap inside ``first:last``."""
         inside = self.starts[(self.starts > first) & (self.starts < last)]
         edges = np.concatenate(([first], inside, [last])).tolist()
-        return list(zip(edges[:-1], edges[1:], strict=True))
+        return list(itertools.pairwise(edges))
