@@ -32,10 +32,11 @@ def read_governor(clock: FloatArray, case_c: FloatArray, load: FloatArray | None
     least.  Changes of up to 2 % of the full clock count as none.
     """
     busy = ~np.isnan(case_c) if load is None else ~np.isnan(case_c) & (load >= 0.5)
+    begins = (busy & ~np.append(False, busy[:-1]))[busy]
     clock, case = clock[busy], case_c[busy]
     if not len(clock):
         return _none("no sample has a load of 0.5 or more")
-    falls, rises = _turns(clock)
+    falls, rises = _turns(clock, begins)
     if not falls.any():
         low = "the clock never falls" if clock.max() >= _FULL else "the clock is low from the first sample on"
         return _none(low)
@@ -49,12 +50,17 @@ def _none(why: str) -> dict[str, Estimate]:
     return {name: Estimate(math.nan, math.nan, why) for name in ("trip_c", "hysteresis_k", "clock_floor")}
 
 
-def _turns(clock: FloatArray) -> tuple[BoolArray, BoolArray]:
-    """Where the clock begins to fall, and where it begins to rise after a fall, bool[n]."""
+def _turns(clock: FloatArray, begins: BoolArray) -> tuple[BoolArray, BoolArray]:
+    """Where the clock begins to fall, and where it begins to rise after a fall, bool[n].
+
+    ``begins``, bool[n], is where something was left out just before: what happened in between nobody has seen.
+    """
     falls, rises = np.zeros(len(clock), bool), np.zeros(len(clock), bool)
     level, falling = float(clock[0]), False
     for i, now in enumerate(clock.tolist()):
-        if now < level - _JITTER:
+        if begins[i]:
+            level, falling = now, False
+        elif now < level - _JITTER:
             falls[i] = not falling
             level, falling = now, True
         elif now > level + _JITTER:

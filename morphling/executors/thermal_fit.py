@@ -204,8 +204,8 @@ def fit_thermal(
     ambient_c : float    degC, if it is known.  Of use only with a power
     hold_out : float     share of the time, at the end, that is not fitted, in (0, 1)
 
-    A spread is one standard deviation from the curvature of the fit, widened by ``(1 + r) / (1 - r)`` for neighbouring
-    residuals that go together (r: their correlation; variance of the mean of a first-order autoregression).
+    A spread is one standard deviation from the curvature of the fit, widened by the integrated autocorrelation of the
+    residuals.
 
     A constant counts as told by the log if the case moves by 1 K and three standard deviations of the sensor in the
     direction that the constant is about, and its spread is at most 30 % (3 K for a temperature).

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from morphling.types import FloatArray
 
 __all__ = ["Estimate", "Misfit", "misfit", "noise", "spreads"]
-
-_CLOSEST: Final = 0.999
-"""Neighbouring residuals count as correlated at most so closely: 1 would leave no spread that is finite."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +64,8 @@ def spreads(solution: Any, residuals: list[FloatArray]) -> FloatArray:
     solution : what `scipy.optimize.least_squares` returned
     residuals : of each sensor in the order of time; NaN where a reading is missing
 
-    The inverse of the curvature times the variance of the residuals, times ``(1 + r) / (1 - r)`` of the sensor whose
-    neighbouring residuals are correlated most (r, at least 0).
+    The inverse of the curvature times the variance of the residuals, times the number of neighbouring residuals that
+    count as one, of the sensor in which these are most.
     """
     jacobian = np.asarray(solution.jac)
     rows, columns = jacobian.shape
@@ -78,13 +75,21 @@ def spreads(solution: Any, residuals: list[FloatArray]) -> FloatArray:
     variance = np.full(columns, np.inf)
     variance[used] = (turn**2 / np.maximum(singular, 1e-8)[:, None] ** 2).sum(axis=0) / length[used] ** 2
     scatter = 2 * solution.cost / max(rows - columns, 1)
-    together = max((_neighbours(r) for r in residuals), default=0.0)
-    out: FloatArray = np.sqrt(variance * scatter * (1 + together) / (1 - together))
+    widened = max((_together(r) for r in residuals), default=1.0)
+    out: FloatArray = np.sqrt(variance * scatter * widened)
     return out
 
 
-def _neighbours(residuals: FloatArray) -> float:
-    """Correlation of each residual with the next one, in [0, 0.999]."""
-    off = residuals - np.nanmean(residuals)
-    pairs, all_ = np.nanmean(off[1:] * off[:-1]), np.nanmean(off**2)
-    return float(min(max(pairs / all_ if all_ > 0 else 0.0, 0.0), _CLOSEST))
+def _together(residuals: FloatArray) -> float:
+    """How many neighbouring residuals count as one: 1 + 2 · (sum of their autocorrelations up to the first below 0).
+
+    The rounding of a sensor that shows whole kelvins stays the same for minutes, so that neighbours tell little more.
+    """
+    off = np.nan_to_num(residuals - np.nanmean(residuals))
+    power = np.abs(np.fft.rfft(off, 2 * len(off))) ** 2
+    correlation = np.fft.irfft(power)[: len(off)]
+    if not correlation[0] > 0:
+        return 1.0
+    correlation /= correlation[0]
+    ends = np.flatnonzero(correlation < 0)
+    return float(1 + 2 * correlation[1 : ends[0] if len(ends) else None].sum())

@@ -100,8 +100,8 @@ def profile_with_heat(
         columns = {field: column for column, (field, _) in FIELDS.items()}
         why = "; ".join(f"{f}: {lacking.get(columns[f], 'not in a log')}" for f in needed)
         raise ProfileError(
-            f"neither the log nor {base.name} has thermal.{', thermal.'.join(needed)} ({why}). Give a --base that has, or "
-            "write the section alone, without --base"
+            f"neither the log nor {base.name} has thermal.{', thermal.'.join(needed)} ({why}). Give a --base that has, "
+            "or write the section alone, without --base"
         )
     plain["thermal"] = {f: fitted.get(f, old.get(f)) for f in Thermal.model_fields if f in fitted or f in old}
     for field, n in power.items():
