@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from morphling.cli.profiles_fit import fit_thermal_command
 from morphling.cli.profiles_show import list_command, show_command
 from morphling.cli.traces_import import IMPORT_HELP, import_command
 
@@ -17,6 +18,7 @@ traces_app = typer.Typer(name="traces", help="Link traces.", no_args_is_help=Tru
 
 profiles_app.command("list")(list_command)
 profiles_app.command("show")(show_command)
+profiles_app.command("fit-thermal")(fit_thermal_command)
 traces_app.command("import", help=IMPORT_HELP)(import_command)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
