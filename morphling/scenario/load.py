@@ -184,16 +184,16 @@ def _absolute(value: dict[str, Any], home: Path) -> None:
             for keys in _ENTRY_REFERENCES:
                 _absolute_at(entry, keys, home)
     strategy = value.get("strategy")
-    target = strategy.get("plugin") if isinstance(strategy, dict) else None
-    if isinstance(target, str) and not target.endswith(".py") and (split := plugin_file(target)):
-        strategy["plugin"] = f"{full_path(split[0], home)}:{split[1]}"
+    if isinstance(strategy, dict) and isinstance(target := strategy.get("plugin"), str) and not target.endswith(".py"):
+        split = plugin_file(target)
+        if split is not None:
+            strategy["plugin"] = f"{full_path(split[0], home)}:{split[1]}"
 
 
 def _given_class(value: dict[str, Any]) -> type[Any] | None:
     """The class at ``strategy.plugin`` of a mapping, which its name then stands for."""
     strategy = value.get("strategy")
-    given = strategy.get("plugin") if isinstance(strategy, dict) else None
-    if not isinstance(given, type):
+    if not isinstance(strategy, dict) or not isinstance(given := strategy.get("plugin"), type):
         return None
     strategy["plugin"] = f"{given.__module__}:{given.__qualname__}"
     return given
