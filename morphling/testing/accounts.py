@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class GemmRows:
     """
 
     def __init__(self, recording: Recording, size: int, *, devices_only: bool) -> None:
-        columns: dict[str, list[np.ndarray]] = {name: [] for name in ("serial", "row", *_COLUMNS)}
+        columns: dict[str, list[Any]] = {name: [] for name in ("serial", "row", *_COLUMNS)}
         for d in recording.dispatches:
             kept = (d.tasks.kind == Kind.GEMM) & ~d.lost
             if devices_only:
@@ -36,7 +37,9 @@ class GemmRows:
             columns["row"].append(rows)
             for name in _COLUMNS:
                 columns[name].append(d.column(name)[rows])
-        joined = {n: np.concatenate(parts) if parts else np.zeros(0, np.int64) for n, parts in columns.items()}
+        joined: dict[str, Any] = {
+            n: np.concatenate(parts) if parts else np.zeros(0, np.int64) for n, parts in columns.items()
+        }
         self.serial: IntArray = joined["serial"]
         self.row: IntArray = joined["row"]
         self.m: IntArray = joined["m"]
@@ -60,9 +63,7 @@ class GemmRows:
             require(have >= want, f"{which}: {have:,} of {want:,} output elements were computed; some are missed")
             require(have <= want, f"{which}: {have:,} output elements were computed, for {want:,}; some twice")
 
-    def require_places(
-        self, workload: Workload, iterations: int, places: dict[int, tuple[IntArray, IntArray, IntArray]]
-    ) -> None:
+    def require_places(self, workload: Workload, iterations: int, places: Mapping[int, Sequence[IntArray]]) -> None:
         """Each element of each output is computed once an iteration, by where ``places`` (serial → GEMM, first row,
         first column of every row of the dispatch) puts the rows.
         """
@@ -74,7 +75,7 @@ class GemmRows:
             where = f"dispatch {serial}, row {row}"
             require(node in counts, f"{where}: {node} is no GEMM of the devices")
             high, wide = counts[node].shape
-            inside = 0 <= top and top + m <= high and 0 <= left and left + n <= wide
+            inside = min(top, left) >= 0 and top + m <= high and left + n <= wide
             require(inside, f"{where}: the block lies outside {dag.label(node)} ({high} x {wide})")
             counts[node][top : top + m, left : left + n] += 1
         for node, count in counts.items():

@@ -42,9 +42,7 @@ class ExecutorConformance:
         """Rows of many sizes on every device and on the coordinator, in float16."""
         sizes = np.array([1, 7, 64, 256, 1024])
         m, n, k = (axis.ravel() for axis in np.meshgrid(sizes, sizes[1:4], sizes[2:4]))
-        return TaskTable.build(
-            device=np.arange(len(m)) % (fleet.size + 1), m=m, n=n, k=k, dtype=DType.FLOAT16
-        )
+        return TaskTable.build(device=np.arange(len(m)) % (fleet.size + 1), m=m, n=n, k=k, dtype=DType.FLOAT16)
 
     def made(self, fleet: Fleet) -> Executor:
         """A new executor, its configuration checked as in a run."""

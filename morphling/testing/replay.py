@@ -19,7 +19,7 @@ from morphling.workload import Workload
 
 __all__ = ["Replayed", "replay"]
 
-MOST_CALLS = 200_000
+MOST_CALLS = 50_000
 """Hooks called in one replay of a tiny workload before it is said never to finish."""
 MOST_DECISIONS = 100_000
 """Decisions of one hook."""

@@ -5,19 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
 
 import numpy as np
 
 from morphling.fleet import Availability, Fleet
 from morphling.fleet.published import fleet_from_arrays
 from morphling.fleet.streams import stream
+from morphling.interfaces.view import read_only
 from morphling.types import FAR_NS, DType
 from morphling.workload import Workload, model_from_config, training_step
 
-__all__ = ["coming_and_going", "fingerprint", "read_only", "tiny_fleet", "tiny_workload"]
-
-T = TypeVar("T")
+__all__ = ["coming_and_going", "fingerprint", "tiny_fleet", "tiny_workload"]
 
 HIDDEN, FFN, HEADS = 64, 256, 4
 
@@ -66,13 +64,6 @@ def coming_and_going(devices: int, span_ns: int) -> Availability:
     return Availability.of([*stays, *always[3:]][:devices])
 
 
-def read_only(record: T) -> T:
-    """The same record, its arrays no longer writeable."""
-    for array in _arrays(record):
-        array.flags.writeable = False
-    return record
-
-
 def fingerprint(record: object) -> str:
     """SHA-256 (hex) of everything that a record of arrays, records and plain values holds."""
     sha = hashlib.sha256()
@@ -82,10 +73,6 @@ def fingerprint(record: object) -> str:
         else:
             sha.update(repr(leaf).encode() + b"\0")
     return sha.hexdigest()
-
-
-def _arrays(record: object) -> Iterator[np.ndarray[Any, Any]]:
-    return (leaf for leaf in _leaves(record) if isinstance(leaf, np.ndarray))
 
 
 def _leaves(value: object) -> Iterator[object]:
