@@ -37,7 +37,7 @@ class TestCleaveWithoutCache(TestCleave):
     config = {"cache": False, "overlap": "none"}
 
 
-class TestCleaveWithFusedDetection(StrategyConformance):
+class TestCleavePerfectOverlap(StrategyConformance):
     strategy = Cleave
     config = {"detection_s": 0.0, "planning_s": 0.01, "overlap": "perfect"}
 

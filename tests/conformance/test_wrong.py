@@ -14,6 +14,7 @@ import pytest
 
 from morphling.errors import PlanError
 from morphling.executors.analytic import Analytic
+from morphling.fleet.published import fleet_from_arrays
 from morphling.interfaces.strategy import Cancel, Dispatch, Done, IterationDone, Strategy, WakeAt
 from morphling.interfaces.tasks import TaskTable
 from morphling.testing import ExecutorConformance, Placement, StrategyConformance, replay, tiny_fleet, tiny_workload
@@ -178,6 +179,14 @@ class ChangesWhatItSent(EvenRows):
 @pytest.mark.parametrize("wrong", [WritesToTheView, ForcesItsWayIntoTheView, ChangesWhatItSent])
 def test_what_is_not_theirs_to_change(wrong):
     assert VIEW in failing(suite(wrong))
+
+
+def test_in_any_run_the_view_is_read_only():
+    fleet = fleet_from_arrays(flops=[1e12] * 2, down_bps=[10**7] * 2, up_bps=[10**7] * 2, memory_bytes=10**9)
+    with pytest.raises(ValueError, match="read-only"):
+        replay(suite(WritesToTheView).made(), fleet, tiny_workload())
+    assert fleet.memory_bytes.flags.writeable  # the fleet itself is the caller's
+    assert fleet.memory_bytes.tolist() == [10**9] * 2
 
 
 class DrawsWithoutASeed(EvenRows):
