@@ -183,11 +183,18 @@ def _absolute(value: dict[str, Any], home: Path) -> None:
         for entry in entries if isinstance(entries, list) else ():
             for keys in _ENTRY_REFERENCES:
                 _absolute_at(entry, keys, home)
-    strategy = value.get("strategy")
-    if isinstance(strategy, dict) and isinstance(target := strategy.get("plugin"), str) and not target.endswith(".py"):
-        split = plugin_file(target)
-        if split is not None:
+    _absolute_plugin(value.get("strategy"), home)
+
+
+def _absolute_plugin(strategy: object, home: Path) -> None:
+    target = strategy.get("plugin") if isinstance(strategy, dict) else None
+    if not isinstance(strategy, dict) or not isinstance(target, str) or target.endswith(".py"):
+        return  # a file without a class is refused once all of the scenario has been read
+    if split := plugin_file(target):
+        try:
             strategy["plugin"] = f"{full_path(split[0], home)}:{split[1]}"
+        except InputError as error:
+            raise ScenarioError(f"strategy.plugin: {error}") from None
 
 
 def _given_class(value: dict[str, Any]) -> type[Any] | None:

@@ -191,6 +191,7 @@ def test_faults_of_the_file(scenario, old, new, said):
         ("code/mine.py", r"small\.yaml:8:11: strategy\.plugin: 'code/mine\.py' names no class; write it as"),
         ("code/nine.py:Mine", r"small\.yaml:8:11: strategy\.plugin: .*code/nine\.py: cannot be read: No such file"),
         ("code.py:Mine", r"code\.py: cannot be read"),
+        ("x" * 5000 + ".py:Mine", r"strategy\.plugin: 'x+…' cannot be a path"),
     ],
 )
 def test_faults_of_the_path(scenario, target, said):
