@@ -161,9 +161,7 @@ def _executor(loaded: LoadedScenario, fleet: Fleet) -> Executor:
         raise loaded.fault(("execution", "mode"), f"{execution.mode} {cause}")
     config = configured(loaded, "execution", execution.config, found.Config)
     try:
-        made = found(config, fleet=fleet)
-        if not isinstance(made, Executor):
-            raise loaded.fault(("execution", "mode"), f"{execution.mode} is not an Executor")
+        made: Executor = found(config, fleet=fleet)
         made.check(DType.named(loaded.scenario.workload.dtype))
     except ScenarioError:
         raise
