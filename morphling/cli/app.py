@@ -12,10 +12,11 @@ import morphling
 from morphling.cli.availability import availability_app
 from morphling.cli.check import check, schema
 from morphling.cli.doctor import doctor
-from morphling.cli.listing import profiles_app, strategies, traces_app
+from morphling.cli.listing import profiles_app, traces_app
 from morphling.cli.profiles_measured import calibrate_command, import_samples, script
 from morphling.cli.report import figures, report
 from morphling.cli.run import run
+from morphling.cli.strategies import strategies
 from morphling.cli.traces_generate import generate
 from morphling.cli.traces_show import show
 from morphling.errors import MorphlingError

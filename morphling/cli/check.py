@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated
 
 import typer
 
-from morphling.cli.run import Scenario, Set
+from morphling.cli.run import AllowPlugins, Scenario, Set
 
 __all__ = ["check", "schema"]
 
@@ -16,13 +17,15 @@ def check(
     scenario: Scenario,
     set_: Set = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of YAML.")] = False,
+    allow_plugins: AllowPlugins = False,
 ) -> None:
     """Check a scenario and print it resolved: every default filled, in base units."""
-    from morphling.run import build, complete
+    from morphling.run import check as checked
     from morphling.scenario import load_scenario, resolved, resolved_yaml
 
-    loaded = load_scenario(scenario, set_ or ())
-    loaded = complete(loaded, build(loaded))
+    loaded, unchecked = checked(load_scenario(scenario, set_ or ()), allow_plugins=allow_plugins)
+    for line in unchecked:
+        print(f"note: {line}", file=sys.stderr)
     if as_json:
         print(json.dumps(resolved(loaded.scenario), indent=2))
     else:

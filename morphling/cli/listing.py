@@ -1,4 +1,4 @@
-"""`morphling profiles`, `morphling traces`, `morphling strategies`: what there is to use."""
+"""`morphling profiles` and `morphling traces`: what there is to use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from morphling.cli.profiles_fit import fit_thermal_command
 from morphling.cli.profiles_show import list_command, show_command
 from morphling.cli.traces_import import IMPORT_HELP, import_command
 
-__all__ = ["print_table", "profiles_app", "strategies", "traces_app"]
+__all__ = ["print_table", "profiles_app", "traces_app"]
 
 profiles_app = typer.Typer(name="profiles", help="Device profiles.", no_args_is_help=True, rich_markup_mode=None)
 traces_app = typer.Typer(name="traces", help="Link traces.", no_args_is_help=True, rich_markup_mode=None)
@@ -65,36 +65,3 @@ def _rates(facts: dict[str, Any]) -> list[str]:
 
     down, up = (units.format_rate(facts[k]["50"]) for k in ("down_bps", "up_bps"))
     return [down, up, f"{facts['paused_share']:.1%}"]
-
-
-def strategies(as_json: AsJson = False) -> None:
-    """List installed strategies with their parameters; broken ones with their cause."""
-    import dataclasses
-
-    from morphling.run import list_plugins
-
-    found = list_plugins("strategies")
-    facts = [
-        {
-            "name": p.name,
-            "distribution": f"{p.distribution} {p.version}",
-            "target": p.target,
-            "parameters": {}
-            if p.loaded is None
-            else {f.name: str(f.default) for f in dataclasses.fields(p.loaded.Config)},
-            "cause": p.cause,
-        }
-        for p in found
-    ]
-    if as_json:
-        print(json.dumps(facts, indent=2))
-        return
-    rows = [
-        [
-            str(f["name"]),
-            str(f["distribution"]),
-            f"broken: {f['cause']}" if f["cause"] else ", ".join(f"{k}={v}" for k, v in f["parameters"].items()),  # type: ignore[union-attr]
-        ]
-        for f in facts
-    ]
-    print_table("strategies", ["name", "from", "parameters (defaults)"], rows)

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-__all__ = ["run"]
+if TYPE_CHECKING:
+    from morphling.scenario import LoadedScenario
+
+__all__ = ["AllowPlugins", "Scenario", "Set", "run"]
 
 Scenario = Annotated[str, typer.Argument(help="Scenario file, or the name of a shipped one (quickstart).")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field, such as fleet.0.count=8.")
+]
+AllowPlugins = Annotated[
+    bool, typer.Option("--allow-plugins", help="Run the code of a strategy that the scenario names as a file.")
 ]
 
 
@@ -25,6 +31,7 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Same as --set seed=…")] = None,
     figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Draw figures/overview.png.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON instead of a table.")] = False,
+    allow_plugins: AllowPlugins = False,
 ) -> None:
     """Replay a scenario and write its run folder."""
     from morphling.run import replay_scenario as replay
@@ -32,13 +39,14 @@ def run(
 
     overrides = list(set_ or []) + ([f"seed={seed}"] if seed is not None else [])
     loaded = load_scenario(scenario, overrides)
+    allowed = allow_plugins or _agreed(loaded)
     if sys.stderr.isatty():
         from morphling.cli.progress import watched
 
         with watched(loaded.scenario.name) as progress:
-            results = replay(loaded, out=out, base=base, figures=figures, progress=progress)
+            results = replay(loaded, out=out, base=base, figures=figures, progress=progress, allow_plugins=allowed)
     else:
-        results = replay(loaded, out=out, base=base, figures=figures)
+        results = replay(loaded, out=out, base=base, figures=figures, allow_plugins=allowed)
     if as_json:
         print(json.dumps({"folder": str(results.folder), "metrics": results.metrics}, indent=2))
         return
@@ -49,3 +57,12 @@ def run(
     for line in results.notes():
         console.print(line, highlight=False, soft_wrap=True)
     print(f"run folder: {results.folder}")
+
+
+def _agreed(loaded: LoadedScenario) -> bool:
+    """Ask, where somebody can answer, whether the code that the scenario names as a file may run."""
+    if loaded.plugin_file is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    path = loaded.plugin_file[0]
+    print(f"The strategy is Python code in {path}\n(SHA-256 {loaded.inputs[str(path)]}).", file=sys.stderr)
+    return typer.confirm("Run it?", err=True)

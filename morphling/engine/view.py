@@ -10,6 +10,7 @@ from morphling.engine.running import Running
 from morphling.fleet import Fleet
 from morphling.fleet.streams import stream
 from morphling.interfaces.tasks import TaskTable
+from morphling.interfaces.view import read_only
 from morphling.types import BoolArray, FloatArray, IntArray
 from morphling.workload import Workload
 
@@ -27,6 +28,7 @@ class EngineView:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._fleet, self._workload = read_only(engine.fleet), read_only(engine.workload)
         self._streams: dict[str, np.random.Generator] = {}
         self._unread: list[Running] = []
         self._rates: tuple[FloatArray, FloatArray] | None = None
@@ -45,12 +47,12 @@ class EngineView:
     @property
     def fleet(self) -> Fleet:
         """Static facts of the devices."""
-        return self._engine.fleet
+        return self._fleet
 
     @property
     def workload(self) -> Workload:
         """The GEMM DAG and its model."""
-        return self._engine.workload
+        return self._workload
 
     @property
     def iterations(self) -> int:

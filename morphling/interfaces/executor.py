@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 from morphling.interfaces.tasks import TaskTable
 from morphling.types import DType, IntArray
@@ -12,7 +12,13 @@ __all__ = ["Executor"]
 
 
 class Executor(ABC):
-    """Gives each row a duration; how it knows is its own matter, and it says so in ``describe``."""
+    """Gives each row a duration; how it knows is its own matter, and it says so in ``describe``.
+
+    It is made as ``Class(config, fleet=fleet)``, ``config`` an instance of ``Config`` (as with a strategy) that is read
+    from the other keys of ``execution`` in the scenario.
+    """
+
+    Config: ClassVar[type]
 
     stationary: bool = True
     """Whether a row's duration depends on the table alone (then the engine asks once per table)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
@@ -14,6 +14,7 @@ from morphling.types import IntArray
 __all__ = [
     "All",
     "Cancel",
+    "Covers",
     "Decision",
     "Decisions",
     "Dispatch",
@@ -85,6 +86,9 @@ class IterationDone:
     """A training iteration ended now (recorded; the run goes on)."""
 
 
+Covers: TypeAlias = Literal["gemms", "flops", "none"]
+"""What a strategy's rows add up to, see `Strategy.covers`."""
+
 Decision: TypeAlias = Dispatch | Cancel | WakeAt | IterationDone | Done
 Decisions: TypeAlias = Decision | Iterable[Decision]
 
@@ -104,6 +108,8 @@ class Strategy(ABC):
     """Decides; never waits, never touches time or state.
 
     ``Config`` is a pydantic-compatible dataclass or model, validated from ``scenario.strategy`` (unknown keys refused).
+    Lines ``name : text`` of its docstring describe its fields for `morphling strategies`, as does the first line of the
+    strategy's own docstring.
     """
 
     Config: ClassVar[type]
@@ -118,6 +124,17 @@ class Strategy(ABC):
     def enforces_memory(self) -> bool:
         """Whether the engine refuses rows that do not fit a device's memory (a published model may ignore it)."""
         return True
+
+    @property
+    def covers(self) -> Covers:
+        """What the rows that get done add up to in an iteration; `morphling.testing` holds a strategy to it.
+
+        ``gemms`` : the devices' GEMMs of the workload are split into rows, and each element of every output is computed
+            exactly once
+        ``flops`` : GEMMs stay whole in rows of another grain (stages, replicas); the FLOPs of each layer are conserved
+        ``none`` : neither (work that is done twice on purpose, or only in part)
+        """
+        return "gemms"
 
     @abstractmethod
     def start(self, view: View) -> Decisions:

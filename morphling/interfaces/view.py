@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -10,7 +11,30 @@ from morphling.fleet import Fleet
 from morphling.types import BoolArray, FloatArray
 from morphling.workload import Workload
 
-__all__ = ["View"]
+__all__ = ["View", "read_only"]
+
+T = TypeVar("T")
+
+
+def read_only(record: T) -> T:
+    """The same record (a dataclass of arrays and of further records), its arrays as views that cannot be written to."""
+    if not is_dataclass(record) or isinstance(record, type):
+        return record
+    changed: dict[str, Any] = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        seen = _view(value) if isinstance(value, np.ndarray) else read_only(value)
+        if seen is not value:
+            changed[field.name] = seen
+    return replace(record, **changed) if changed else record
+
+
+def _view(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 class View(Protocol):

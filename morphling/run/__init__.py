@@ -12,11 +12,11 @@ from types import ModuleType
 from typing import Any
 
 from morphling.results import Results
-from morphling.run.build import Built, build, complete
+from morphling.run.build import Built, build, check, complete
 from morphling.run.plugins import Plugin, find_plugin, list_plugins
 from morphling.run.run import run as replay_scenario
 
-__all__ = ["Built", "Plugin", "build", "complete", "find_plugin", "list_plugins", "replay_scenario"]
+__all__ = ["Built", "Plugin", "build", "check", "complete", "find_plugin", "list_plugins", "replay_scenario"]
 
 
 class _CallableModule(ModuleType):

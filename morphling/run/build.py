@@ -13,7 +13,8 @@ from morphling.fleet import Coordinator, Fleet, GemmFit, Thermal
 from morphling.interfaces.executor import Executor
 from morphling.interfaces.strategy import Strategy
 from morphling.run.links import Draws, fleet_links
-from morphling.run.plugins import find_plugin
+from morphling.run.plugin_files import class_in_file, line_raised
+from morphling.run.plugins import find_plugin, unfit
 from morphling.scenario import (
     InlineProfile,
     LoadedScenario,
@@ -24,7 +25,7 @@ from morphling.scenario import (
 from morphling.types import DType
 from morphling.workload import Place, Workload, training_step
 
-__all__ = ["Built", "build", "complete"]
+__all__ = ["Built", "build", "check", "complete"]
 
 _MOST = 1 << 62
 """Most bytes of a device: sums of a few of them stay within int64."""
@@ -44,26 +45,48 @@ class Built:
     heat: bool = True
 
 
-def build(loaded: LoadedScenario) -> Built:
+def build(loaded: LoadedScenario, *, allow_plugins: bool = False) -> Built:
     """Draw the fleet, lay out the workload, and configure strategy and executor.
 
-    ``ScenarioError`` (file:line:col) for what only now shows to be wrong.
+    ``allow_plugins`` : run the code of a file that ``strategy.plugin`` names; it may do whatever Python can
+
+    ``ScenarioError`` (file:line:col) for what only now shows to be wrong, and for code that may not be run.
     """
     s = loaded.scenario
-    if s.run.record != "rows":
-        raise loaded.fault(("run", "record"), f"{s.run.record} is not there yet; only rows, which keeps every sub-task")
+    _check_recorded(loaded)
     workload = _workload(loaded)
     fleet = _fleet(loaded)
     return Built(
         fleet=fleet,
         workload=workload,
-        strategy=_strategy(loaded),
+        strategy=_strategy(loaded, allow_plugins=allow_plugins),
         executor=_executor(loaded, fleet),
         seed=s.seed,
         iterations=s.run.iterations,
         horizon_s=s.run.max_time,
         heat=s.execution.heat,
     )
+
+
+def check(loaded: LoadedScenario, *, allow_plugins: bool = False) -> tuple[LoadedScenario, list[str]]:
+    """As `build` and `complete`, without a run to follow: the completed scenario, and what was not checked.
+
+    A plug-in file that may not be run is left unread; the strategy's section then stays as written.
+    """
+    file = loaded.plugin_file
+    if file is None or allow_plugins:
+        return complete(loaded, build(loaded, allow_plugins=allow_plugins)), []
+    _check_recorded(loaded)
+    _workload(loaded)
+    executor = _executor(loaded, _fleet(loaded))
+    unread = f"{file[0]} was not run: its class {file[1]} and the strategy's other keys are not checked"
+    return completed(loaded, None, getattr(executor, "config", None)), [f"{unread}; --allow-plugins runs it"]
+
+
+def _check_recorded(loaded: LoadedScenario) -> None:
+    record = loaded.scenario.run.record
+    if record != "rows":
+        raise loaded.fault(("run", "record"), f"{record} is not there yet; only rows, which keeps every sub-task")
 
 
 def complete(loaded: LoadedScenario, built: Built) -> LoadedScenario:
@@ -90,26 +113,42 @@ def _workload(loaded: LoadedScenario) -> Workload:
         raise loaded.fault(("workload",), str(error)) from None
 
 
-def _strategy(loaded: LoadedScenario) -> Strategy:
+def _strategy(loaded: LoadedScenario, *, allow_plugins: bool) -> Strategy:
     choice = loaded.scenario.strategy
+    field = ("strategy", "plugin" if choice.plugin else "name")
     try:
-        found = find_plugin("strategies", choice.name, choice.plugin)
+        found = _strategy_class(loaded, allow_plugins=allow_plugins)
     except InputError as error:
-        raise loaded.fault(("strategy", "plugin" if choice.plugin else "name"), str(error)) from None
-    if not (isinstance(found, type) and issubclass(found, Strategy)):
-        raise loaded.fault(("strategy",), f"{choice.name or choice.plugin} is not a Strategy")
-    if not isinstance(getattr(found, "Config", None), type):
-        raise loaded.fault(("strategy",), f"{choice.name or choice.plugin} has no Config class")
-    if missing := sorted(getattr(found, "__abstractmethods__", ())):
-        raise loaded.fault(("strategy",), f"{choice.name or choice.plugin} lacks {', '.join(missing)}")
+        raise loaded.fault(field, str(error)) from error.__cause__
+    called = str(choice.name or choice.plugin)
+    if cause := unfit("strategies", found):
+        raise loaded.fault(field, f"{called} {cause}")
     config = configured(loaded, "strategy", choice.config, found.Config)
     try:
-        return found(config)
+        made: Strategy = found(config)
     except InputError:
         raise
-    except Exception as error:  # a stranger's code may raise anything
-        cause = f"{type(error).__name__}: {error}"
-        raise loaded.fault(("strategy",), f"{choice.name or choice.plugin} cannot be made: {cause}") from error
+    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
+        where = f"{line_raised(error, loaded.plugin_file[0])}: " if loaded.plugin_file else ""
+        cause = f"{where}{type(error).__name__}: {error}"
+        raise loaded.fault(("strategy",), f"{called} cannot be made: {cause}") from error
+    return made
+
+
+def _strategy_class(loaded: LoadedScenario, *, allow_plugins: bool) -> Any:
+    if loaded.strategy_class is not None:
+        return loaded.strategy_class
+    file = loaded.plugin_file
+    if file is None:
+        choice = loaded.scenario.strategy
+        return find_plugin("strategies", choice.name, choice.plugin)
+    path, name = file
+    if not allow_plugins:
+        raise InputError(
+            f"{path} is Python code, which a run would execute; read it, and allow it with --allow-plugins "
+            "(in Python allow_plugins=True)"
+        )
+    return class_in_file("strategies", path, name, loaded.inputs[str(path)])
 
 
 def _executor(loaded: LoadedScenario, fleet: Fleet) -> Executor:
@@ -118,15 +157,19 @@ def _executor(loaded: LoadedScenario, fleet: Fleet) -> Executor:
         found: Any = find_plugin("executors", execution.mode)
     except InputError as error:
         raise loaded.fault(("execution", "mode"), str(error)) from None
+    if cause := unfit("executors", found):
+        raise loaded.fault(("execution", "mode"), f"{execution.mode} {cause}")
+    config = configured(loaded, "execution", execution.config, found.Config)
     try:
-        made = found(configured(loaded, "execution", execution.config, found.Config), fleet=fleet)
-        if not isinstance(made, Executor):
-            raise loaded.fault(("execution", "mode"), f"{execution.mode} is not an Executor")
+        made: Executor = found(config, fleet=fleet)
         made.check(DType.named(loaded.scenario.workload.dtype))
     except ScenarioError:
         raise
     except InputError as error:
         raise _at_field(loaded, str(error)) from None
+    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
+        cause = f"{type(error).__name__}: {error}"
+        raise loaded.fault(("execution", "mode"), f"{execution.mode} cannot be made: {cause}") from error
     return made
 
 

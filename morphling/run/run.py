@@ -31,6 +31,7 @@ def run(
     base: str | Path = "runs",
     figures: bool = True,
     progress: Callable[[float, int], None] | None = None,
+    allow_plugins: bool = False,
 ) -> Results:
     """Replay ``scenario`` and return its results.
 
@@ -41,6 +42,7 @@ def run(
     out : folder for the results (new or empty); left out, ``base/<name>-<UTC time>/``
     figures : draw ``figures/overview.png`` (takes most of a second)
     progress : called now and then with (virtual seconds, rows settled)
+    allow_plugins : run the code of a file that ``strategy.plugin`` names
 
     Raises
     ------
@@ -58,7 +60,7 @@ def run(
     check_room(Path(base) / "new" if out is None else Path(out))
     started = time.perf_counter()
     when = datetime.now(UTC)
-    built = build(loaded)
+    built = build(loaded, allow_plugins=allow_plugins)
     loaded = complete(loaded, built)
     recording = replay(built, progress)
     wall_s = time.perf_counter() - started
@@ -174,6 +176,11 @@ def _notes(loaded: LoadedScenario, built: Built) -> list[str]:
     notes += _heat_notes(built)
     notes += loaded.remarks
     notes += built.executor.notes()
+    if loaded.strategy_class is not None:
+        notes.append(
+            f"strategy {loaded.scenario.strategy.plugin} was passed as a class: the scenario of this run runs again "
+            "only where that can be imported"
+        )
     if built.workload.model.note:
         notes.append(f"{built.workload.model.name}: {built.workload.model.note}")
     return notes

@@ -7,7 +7,7 @@ that names file, line, column and field of every fault.
 from __future__ import annotations
 
 from morphling.scenario.availability_alone import AvailabilitySource, availability_source
-from morphling.scenario.config import completed, configured
+from morphling.scenario.config import ConfigField, completed, config_fields, configured
 from morphling.scenario.data import data_folder, shipped_names
 from morphling.scenario.jsonschema import json_schema
 from morphling.scenario.load import LoadedScenario, load_scenario, resolved, resolved_yaml
@@ -37,6 +37,7 @@ from morphling.scenario.traces import list_traces, load_trace
 __all__ = [
     "AvailabilitySource",
     "CellChoice",
+    "ConfigField",
     "ConstantLink",
     "ConstantRates",
     "Coordinator",
@@ -55,6 +56,7 @@ __all__ = [
     "Workload",
     "availability_source",
     "completed",
+    "config_fields",
     "configured",
     "data_folder",
     "fleet_draw",

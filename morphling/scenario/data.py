@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 from morphling.errors import InputError
 
-__all__ = ["DataKind", "data_folder", "find_file", "full_path", "is_path", "shipped_names", "suggestion"]
+__all__ = ["DataKind", "data_folder", "find_file", "full_path", "is_path", "plugin_file", "shipped_names", "suggestion"]
 
 DataKind: TypeAlias = Literal["device_profiles", "network_traces", "scenarios"]
 
@@ -34,6 +34,17 @@ def shipped_names(kind: DataKind) -> list[str]:
 def is_path(reference: str) -> bool:
     """Whether ``reference`` is a path rather than the name of something shipped: it has a slash or a file's suffix."""
     return "/" in reference or "\\" in reference or reference.endswith(_PATH_SUFFIXES)
+
+
+def plugin_file(target: str) -> tuple[str, str] | None:
+    """``("folder/mine.py", "Mine")`` of a plug-in written ``folder/mine.py:Mine``; None for ``package.module:Class``.
+
+    ``InputError`` if the class is left out.
+    """
+    file, _, name = target.rpartition(":")
+    if target.endswith(".py"):
+        raise InputError(f"'{target}' names no class; write it as {target}:Class")
+    return (file, name) if file.endswith(".py") else None
 
 
 def suggestion(word: str, known: list[str], *, all_known: bool = True) -> str:

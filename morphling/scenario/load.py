@@ -16,7 +16,7 @@ from morphling.errors import InputError, ScenarioError, TraceError, WorkloadErro
 from morphling.fleet import Availability, LinkTrace, PastEnd
 from morphling.scenario import yaml12
 from morphling.scenario.availability_files import availability_from, file_availability
-from morphling.scenario.data import find_file, full_path, is_path
+from morphling.scenario.data import find_file, full_path, is_path, plugin_file
 from morphling.scenario.faults import fault_line, problems_of
 from morphling.scenario.files import file_digest, read_text
 from morphling.scenario.network_schema import TraceRates
@@ -48,6 +48,7 @@ class LoadedScenario:
     ``availability`` : sessions of all devices
     ``remarks`` : what a reader of the numbers should know of the files
     ``inputs`` : SHA-256 of each file read, by path
+    ``strategy_class`` : the class that a mapping gave as ``strategy.plugin``, whose name the scenario then holds
     """
 
     scenario: Scenario
@@ -58,6 +59,14 @@ class LoadedScenario:
     inputs: Mapping[str, str]
     document: Document = field(repr=False)
     remarks: tuple[str, ...] = ()
+    strategy_class: type[Any] | None = None
+
+    @property
+    def plugin_file(self) -> tuple[Path, str] | None:
+        """The file of Python code and the class in it that ``strategy.plugin`` names; None if it names no file."""
+        target = self.scenario.strategy.plugin
+        split = None if target is None or self.strategy_class is not None else plugin_file(target)
+        return None if split is None else (Path(split[0]), split[1])
 
     def profile(self, reference: str | InlineProfile) -> ProfileRecord | InlineProfile:
         """What a ``profile`` field means."""
@@ -102,6 +111,7 @@ def load_scenario(
     Parameters
     ----------
     source : path of a YAML file; or the name of a shipped scenario; or YAML text (of more than one line); or a mapping
+        (in which ``strategy.plugin`` may be a class)
     overrides : ``"fleet.1.count=8"`` strings, or a mapping from such paths to values
     folder : what relative paths inside start from; left out, the file's folder (the working directory without a file)
 
@@ -114,6 +124,7 @@ def load_scenario(
     document = apply_overrides(document, overrides)
     if not isinstance(document.value, dict):
         raise ScenarioError(f"{document.origin}: a scenario is a mapping with name, workload, fleet and strategy")
+    given = _given_class(document.value)
     _absolute(document.value, home)
     try:
         scenario = Scenario.model_validate(document.value)
@@ -121,7 +132,7 @@ def load_scenario(
         problems = problems_of(error, Scenario, document.value, document.where)
         problems += _Reading(document, inputs).names(document.value)
         raise ScenarioError(sorted(problems, key=_place)) from None
-    return _Reading(document, inputs).finish(scenario)
+    return _Reading(document, inputs).finish(scenario, given)
 
 
 def resolved(scenario: Scenario) -> dict[str, Any]:
@@ -172,6 +183,27 @@ def _absolute(value: dict[str, Any], home: Path) -> None:
         for entry in entries if isinstance(entries, list) else ():
             for keys in _ENTRY_REFERENCES:
                 _absolute_at(entry, keys, home)
+    _absolute_plugin(value.get("strategy"), home)
+
+
+def _absolute_plugin(strategy: object, home: Path) -> None:
+    target = strategy.get("plugin") if isinstance(strategy, dict) else None
+    if not isinstance(strategy, dict) or not isinstance(target, str) or target.endswith(".py"):
+        return  # a file without a class is refused once all of the scenario has been read
+    if split := plugin_file(target):
+        try:
+            strategy["plugin"] = f"{full_path(split[0], home)}:{split[1]}"
+        except InputError as error:
+            raise ScenarioError(f"strategy.plugin: {error}") from None
+
+
+def _given_class(value: dict[str, Any]) -> type[Any] | None:
+    """The class at ``strategy.plugin`` of a mapping, which its name then stands for."""
+    strategy = value.get("strategy")
+    if not isinstance(strategy, dict) or not isinstance(given := strategy.get("plugin"), type):
+        return None
+    strategy["plugin"] = f"{given.__module__}:{given.__qualname__}"
+    return given
 
 
 def _absolute_at(value: Any, keys: Keys, home: Path) -> None:
@@ -213,7 +245,7 @@ class _Reading:
         self.traces: dict[tuple[str, str], LinkTrace] = {}
         self.remarks: list[str] = []
 
-    def finish(self, scenario: Scenario) -> LoadedScenario:
+    def finish(self, scenario: Scenario, given: type[Any] | None = None) -> LoadedScenario:
         model = self.attempt(("workload", "model"), lambda: self.model(scenario.workload.model))
         for index, entry in enumerate(scenario.fleet):
             self.read_profile(("fleet", index, "profile"), entry.profile)
@@ -224,6 +256,8 @@ class _Reading:
                 self.read_trace(("cells", index, "link", "trace"), cells.link)
         self.read_profile(("coordinator", "profile"), scenario.coordinator.profile)
         availability = self.attempt(("availability",), lambda: self.availability(scenario))
+        if given is None:
+            self.attempt(("strategy", "plugin"), lambda: self.plugin(scenario.strategy.plugin))
         if self.problems or model is None or availability is None:
             raise ScenarioError(self.problems)
         return LoadedScenario(
@@ -235,6 +269,7 @@ class _Reading:
             inputs=dict(sorted(self.inputs.items())),
             document=self.document,
             remarks=tuple(self.remarks),
+            strategy_class=given,
         )
 
     def names(self, raw: Mapping[str, Any]) -> list[str]:
@@ -301,6 +336,12 @@ class _Reading:
             return _imported(link.trace, PastEnd[link.past_end.upper()])
         path = find_file("network_traces", _trace_reference(link))
         return parse_trace(self.text(path), path.stem, link.past_end, str(path))
+
+    def plugin(self, target: str | None) -> None:
+        """Note the file of a plug-in; its code is not run here."""
+        split = None if target is None else plugin_file(target)
+        if split is not None:
+            self.seen(Path(split[0]))
 
     def model(self, reference: str) -> Model:
         if not reference.endswith(".json"):

@@ -286,7 +286,11 @@ class StrategyChoice(_Open):
     """The strategy and its configuration (all other keys)."""
 
     name: Text | None = Field(None, description="Name of an installed strategy.")
-    plugin: Text | None = Field(None, description="Or a class to import, as 'package.module:Class'.")
+    plugin: Text | None = Field(
+        None,
+        description="Or a class to import, as 'package.module:Class'; or one in a file beside the scenario, as "
+        "'my_strategy.py:Class', whose code is run only where that is allowed.",
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -298,8 +302,8 @@ class StrategyChoice(_Open):
 class Execution(_Open):
     """How long computing takes, and the configuration of that executor (all other keys)."""
 
-    mode: Literal["analytic", "profiled", "live"] = Field(
-        "analytic", description="From the profile's numbers, from measurements, or by running the GEMMs here."
+    mode: Text = Field(
+        "analytic", description="Name of an installed executor; analytic takes the numbers of the device profiles."
     )
     heat: StrictBool = Field(
         True, description="Whether devices whose profile has a thermal section warm and slow down."

@@ -126,7 +126,7 @@ class _Summary:
 
 
 class Cleave(Strategy):
-    """See the module."""
+    """Blocks of the linear layers' GEMMs on the devices, all else on the coordinator; see the module."""
 
     Config: ClassVar[type] = CleaveConfig
     name: ClassVar[str] = "cleave"
@@ -155,6 +155,11 @@ class Cleave(Strategy):
     def enforces_memory(self) -> bool:
         """The published model has no memory limit."""
         return self.config.model == "physical"
+
+    @property
+    def covers(self) -> Literal["gemms", "flops"]:
+        """The published model splits areas, not GEMMs."""
+        return "gemms" if self.config.model == "physical" else "flops"
 
     # ---------------------------------------------------------------------------------------------------------- hooks
 
@@ -227,12 +232,7 @@ class Cleave(Strategy):
         if self.losses.alarms:
             out["assumptions"] += recovery_assumptions(self.config.detection_s, self.config.planning_s)
         if self.cache is not None:
-            out["shard_cache"] = {
-                "hits": self.cache.hits,
-                "misses": self.cache.misses,
-                "evictions": self.cache.evictions,
-                "refusals": self.cache.refusals,
-            }
+            out["shard_cache"] = {x: getattr(self.cache, x) for x in ("hits", "misses", "evictions", "refusals")}
         if self.losses.all:
             out["rows_planned_again"] = sum(x.rows for x in self.losses.all if x.planned_ns is not None)
         return out

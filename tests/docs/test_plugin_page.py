@@ -1,53 +1,120 @@
-"""The strategy that the plug-in page shows runs, and does what the page says."""
+"""The plug-in page works as it stands: from a file, by name, as a class, and under its own suite."""
 
 from __future__ import annotations
 
+import importlib
+import json
+import os
 import re
+import subprocess
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import morphling
+from morphling.errors import InputError
+
 ROOT = Path(__file__).resolve().parents[2]
-DEVICES = 5
+DEVICES = 6
+LAYERS, GEMMS, PASSES = 12, 6, 3
+PAGE = (ROOT / "docs" / "plugin.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^<!-- file: (\S+) -->\n```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 
 
 @pytest.fixture
-def page(monkeypatch):
-    text = (ROOT / "docs" / "plugin.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    # Dataclasses look up the module that they are defined in.
-    module = types.ModuleType("plugin_page")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(compile(code, "docs/plugin.md", "exec"), module.__dict__)
-    return module
+def folder(tmp_path):
+    """A folder that holds the page's files and nothing else."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
 
 
-@pytest.fixture
-def recording(page):
-    from morphling.engine import Engine
-    from morphling.executors.analytic import Analytic
-    from morphling.fleet.published import cleave_fleet
-    from morphling.types import DType
-    from morphling.workload import model_named, training_step
-
-    fleet = cleave_fleet(DEVICES)
-    workload = training_step(model_named("opt-125m"), 2, 16, DType.FLOAT16)
-    engine = Engine(fleet, workload, page.EvenRows(page.EvenRowsConfig()), Analytic(fleet=fleet), compiled=False)
-    return engine.run()
+def call(*words: object, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Python in a process of its own, with this checkout (and ``path``) to import from."""
+    places = os.pathsep.join(str(p) for p in (ROOT, path) if p is not None)
+    env = {**os.environ, "PYTHONPATH": places, "COLUMNS": "80", "NO_COLOR": "1"}
+    command = [sys.executable, *(str(w) for w in words)]
+    return subprocess.run(
+        command, cwd=cwd, env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
 
 
-def test_every_device_gets_a_band_of_every_gemm(recording):
-    # 12 layers of 6 linear GEMMs, each forward, dX and dW.
-    assert sum(len(d) for d in recording.dispatches) == 12 * 6 * 3 * DEVICES
-    counts = np.bincount(np.concatenate([d.tasks.device for d in recording.dispatches]))
-    assert counts.tolist() == [12 * 6 * 3] * DEVICES
+def test_the_page_shows_the_files():
+    assert set(FILES) == {"even_rows.py", "mine.yaml", "pyproject.toml", "test_even_rows.py"}
+    assert len(FILES["even_rows.py"].splitlines()) < 100
 
 
-def test_all_flops_of_the_linear_layers_are_done(recording):
-    flops = sum(float(d.tasks.flops.sum()) for d in recording.dispatches)
-    assert flops == 3 * 2 * (2 * 16) * 12 * (4 * 768 * 768 + 2 * 768 * 3072)
-    assert not any(d.lost.any() for d in recording.dispatches)
-    assert recording.end_ns > 0
+def test_from_a_file(folder):
+    results = morphling.run(folder / "mine.yaml", out=folder / "r", figures=False, allow_plugins=True)
+    assert results.metrics["rows"] == LAYERS * GEMMS * PASSES * DEVICES
+    assert results.metrics["devices_used"] == DEVICES
+    # forward, dX and dW of four 768 x 768 and two 768 x 3072 matrices on 2 x 64 tokens
+    flops = LAYERS * PASSES * 2 * 128 * (4 * 768 * 768 + 2 * 768 * 3072)
+    assert float(np.sum(results.events()["flops"])) == flops
+    assert str(folder / "even_rows.py") in results.manifest["inputs_sha256"]
+
+
+def test_as_a_class(folder, monkeypatch):
+    import yaml
+
+    monkeypatch.syspath_prepend(folder)
+    try:
+        even_rows = importlib.import_module("even_rows")
+        scenario = yaml.safe_load(FILES["mine.yaml"])
+        scenario["strategy"] = {"plugin": even_rows.EvenRows, "devices": DEVICES}
+        results = morphling.run(scenario, out=folder / "r", figures=False)
+        again = morphling.run(folder / "r" / "scenario.yaml", out=folder / "again", figures=False)
+    finally:
+        sys.modules.pop("even_rows", None)
+    assert results.metrics["events_sha256"] == again.metrics["events_sha256"]
+    assert any("was passed as a class" in note for note in results.manifest["notes"])
+
+
+def test_its_suite_passes(folder):
+    done = call("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", folder, folder, cwd=folder, path=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "9 passed, 1 skipped" in done.stdout
+
+
+def test_the_words_about_permission_hold(folder):
+    with pytest.raises(InputError, match=r"mine\.yaml:6:20: .*even_rows\.py is Python code"):
+        morphling.run(folder / "mine.yaml", base=folder / "runs", figures=False)
+    assert not (folder / "runs").exists()
+    for command in re.findall(r"^morphling (.*?)(?:\s+#.*)?$", PAGE, re.MULTILINE):
+        done = call("-m", "morphling", *command.split(), cwd=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list((folder / "runs").iterdir())) == 1
+
+
+@pytest.mark.slow
+def test_by_name(folder):
+    site = folder / "site"
+    done = call(
+        "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "--no-index", "--target", site, folder,
+        cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    empty = folder / "empty"
+    empty.mkdir()
+    listed = json.loads(call("-m", "morphling", "strategies", "--json", cwd=empty, path=site).stdout)
+    (mine,) = [p for p in listed if p["name"] == "even-rows"]
+    assert (mine["distribution"], mine["version"], mine["cause"]) == ("even-rows", "0.1", None)
+    assert mine["parameters"] == [
+        {
+            "name": "devices",
+            "type": "int",
+            "required": False,
+            "default": 1_000_000,
+            "about": "use the first so many of those that are here",
+        }
+    ]
+    text = FILES["mine.yaml"].replace("plugin: even_rows.py:EvenRows", "name: even-rows")
+    assert text != FILES["mine.yaml"]
+    (empty / "named.yaml").write_text(text, encoding="utf-8")
+    done = call("-m", "morphling", "run", "named.yaml", "--no-figures", "--json", cwd=empty, path=site)
+    assert done.returncode == 0, done.stderr
+    by_name = json.loads(done.stdout)["metrics"]["events_sha256"]
+    from_file = morphling.run(folder / "mine.yaml", out=folder / "r", figures=False, allow_plugins=True)
+    assert by_name == from_file.metrics["events_sha256"]

@@ -268,7 +268,7 @@ strategy: {{}}
         ),
         ("strategy={model: paper}", "--set strategy: give either name or plugin"),
         ("strategy.plugin=a:B", "strategy: give either name or plugin"),
-        ("execution.mode=fast", "must be one of analytic, profiled, live, found 'fast'"),
+        ("execution.mode=3", "--set execution.mode: text is needed, found 3"),
         ("execution=fast", "--set execution: a mapping is needed, found 'fast'"),
         ("run.iterations=0", "--set run.iterations: must be at least 1, found 0"),
         ("run.max_time=10", "--set run.max_time: 10: a time needs a unit: 10 s or 10 ms (0.01 s)?"),
