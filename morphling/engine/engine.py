@@ -153,7 +153,7 @@ class Engine:
                     self.schedule(told)
                     continue
             if upcoming >= FAR:
-                raise nothing_left(self)
+                raise self.no_more()
             if upcoming > self.horizon_ns:
                 raise too_late(self)
             self.standing = self.standing + 1 if upcoming == self.now_ns else 0
@@ -174,6 +174,12 @@ class Engine:
             events_sha256=events_sha256(self.records),
             heat=None if self.heat is None else heat_record(self.heat, self.fleet),
         )
+
+    def no_more(self) -> EngineError:
+        """Nothing comes before the limit: rows are still on their way when it passes, or nothing ever comes."""
+        late = too_late(self)
+        on_the_way = isinstance(self.lane, EventLane) and self.lane.pending and self.lane.advance(FAR)
+        return late if on_the_way else nothing_left(self)
 
     def at(self, time_ns: int, priority: int, call: Callable[..., None], *args: Any) -> None:
         """Have SimPy make a call at ``time_ns``."""

@@ -38,10 +38,10 @@ def never_finishes(engine: Engine, t: Trouble) -> EngineError:
     fleet, tasks, i = engine.fleet, t.running.tasks, t.row
     d = int(tasks.device[i])
     name = fleet.profile_names[fleet.profile[d]] if d < fleet.size else "coordinator"
-    trace = fleet.links.trace_names[fleet.links.trace[d]] if d < fleet.size else "none"
+    link = _link(engine, d) if d < fleet.size else "link none"
     return EngineError(
         f"dispatch {t.running.serial} ({t.running.sent.label or 'no label'}), row {i} on device {d} ({name})"
-        f" can never finish: {t.why} (link {trace}; {tasks.bytes_in[i]} bytes down, {tasks.bytes_out[i]} bytes up,"
+        f" can never finish: {t.why} ({link}; {tasks.bytes_in[i]} bytes down, {tasks.bytes_out[i]} bytes up,"
         f" {DType(int(tasks.dtype[i])).label})"
     )
 
@@ -50,7 +50,7 @@ def nothing_left(engine: Engine) -> EngineError:
     """No event is left and the strategy has not said `Done`."""
     return EngineError(
         f"nothing is left to happen at {_seconds(engine.now_ns)} and {type(engine.strategy).__name__} has not said "
-        f"Done: {_unfinished(engine)}"
+        f"Done: {_unfinished(engine)}{_halted(engine)}"
     )
 
 
@@ -77,6 +77,30 @@ def forsaken(engine: Engine) -> bool:
 def _unfinished(engine: Engine) -> str:
     ended = f"{len(engine.iteration_ends)} of {engine.iterations} iterations have ended"
     return f"{_who_is_here(engine)}; {pending(engine)}; {ended}"
+
+
+def _halted(engine: Engine) -> str:
+    """The link and the cell of one row that waits on a device that is here; empty without cells."""
+    if engine.fleet.links.cells is None:
+        return ""
+    for running in engine.running.values():
+        rows = engine.lane.unsettled(running, engine.now_ns)
+        device = running.tasks.device[rows]
+        here = rows[(device < engine.fleet.size) & engine.online[np.minimum(device, engine.fleet.size - 1)]]
+        if len(here):
+            d = int(running.tasks.device[here[0]])
+            return f"; row {here[0]} on device {d} waits ({_link(engine, d)})"
+    return ""
+
+
+def _link(engine: Engine, device: int) -> str:
+    """What a device's link follows, and the cell that it is behind."""
+    links = engine.fleet.links
+    words = f"link {links.trace_names[links.trace[device]]}"
+    if links.cells is None or links.cell is None or links.cell[device] < 0:
+        return words
+    cell = int(links.cell[device])
+    return f"{words}, behind cell {cell} with link {links.cells.trace_names[links.cells.trace[cell]]}"
 
 
 def _who_is_here(engine: Engine) -> str:

@@ -201,6 +201,10 @@ def renewal(what: Renewal, size: int, seed: int, horizon_ns: int) -> Spans:
         share = stream(seed, "availability/share").beta(*what.share, size)
         with np.errstate(divide="ignore"):
             scale = what.on.mean_s / what.off.mean_s * (1 - share) / share
+    # Refused before they are drawn: the steps below may be as many as a device's sessions.
+    expected = horizon_ns / SECOND_NS * float((1 / (what.on.mean_s + what.off.mean_s * scale)).sum())
+    if expected > 2 * _MOST_SESSIONS:
+        _few(math.inf)
     here = initial.random(size) < (share if what.initial is None else what.initial)
     left_on, left_off = what.on.left(initial, size), what.off.left(initial, size)
     first = what.on.draw(on, size)
@@ -330,6 +334,6 @@ def _sorted(found: list[tuple[IntArray, IntArray, IntArray]]) -> Spans:
     return Spans(device[order], start[order], end[order])
 
 
-def _few(sessions: int) -> None:
+def _few(sessions: float) -> None:
     if sessions > _MOST_SESSIONS:
         raise InputError(f"more than {_MOST_SESSIONS:,} sessions would be laid out; shorten the horizon")

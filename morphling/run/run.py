@@ -121,19 +121,20 @@ def _network_notes(built: Built) -> list[str]:
     """What links share, and whether TCP limits them."""
     links, notes = built.fleet.links, []
     if links.cells is not None and links.cell is not None:
-        behind = int((links.cell >= 0).sum())
+        behind, cells = int((links.cell >= 0).sum()), links.cells.size
+        where = f"{cells:,} cells, whose links" if cells > 1 else "1 cell, whose link"
         notes.append(
-            f"{behind} of {links.size} devices are behind {links.cells.size} cells, whose links they share max-min"
-            " fairly; a plan takes each device's link for its own until transfers have been observed"
+            f"{behind:,} of {links.size:,} devices are behind {where} they share max-min fairly; a plan takes each"
+            " device's link for its own until transfers have been observed"
         )
     if links.tcp is not None:
         on = links.tcp.segment_bytes > 0
         lossy = int((on & (links.tcp.loss > 0)).sum())
         still = int((on & (links.latency_ns == 0)).sum())
         notes.append(
-            f"TCP on {int(on.sum())} of {links.size} devices: slow start"
-            + (f", and the limit of Mathis et al. (1997) for loss on {lossy}" if lossy else "")
-            + (f"; {still} of them have no latency, so it limits nothing there" if still else "")
+            f"TCP on {int(on.sum()):,} of {links.size:,} devices: slow start"
+            + (f", and the limit of Mathis et al. (1997) for loss on {lossy:,}" if lossy else "")
+            + (f"; {still:,} of them have no latency, so it limits nothing there" if still else "")
         )
     return notes
 

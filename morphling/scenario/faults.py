@@ -54,7 +54,17 @@ def _problem(fault: Any, model: type[BaseModel], raw: object, where: Where) -> t
         return where(parent, value=True), parent, reason
     if fault["type"] == "extra_forbidden":
         return where(path), path, f"unknown key, {_known(path, fault, model, raw)}"
-    return where(path, value=True), path, _reason(fault)
+    reason = _reason(fault)
+    if not path:  # about several fields: it begins with the one to look at
+        path, reason = _named(reason, raw)
+    return where(path, value=True), path, reason
+
+
+def _named(reason: str, raw: object) -> tuple[Path, str]:
+    """The field that a reason begins with (``fleet.0.cell: …``), if it was written, and the reason without it."""
+    name, colon, rest = reason.partition(": ")
+    path: Path = tuple(int(part) if part.isdecimal() else part for part in name.split("."))
+    return (path, rest) if colon and _at(raw, path) is not None else ((), reason)
 
 
 def _echo(fault: Any, raw: object) -> bool:

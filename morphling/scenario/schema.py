@@ -343,6 +343,9 @@ class Scenario(Record):
     def _countable(self) -> Self:
         if self.size > MOST_DEVICES:
             raise wrong(f"fleet: {self.size:,} devices are more than the {MOST_DEVICES:,} that one run can hold")
+        cells = sum(entry.count for entry in self.cells)
+        if cells > MOST_DEVICES:
+            raise wrong(f"cells: {cells:,} cells are more than the {MOST_DEVICES:,} that one run can hold")
         return self
 
     @model_validator(mode="after")

@@ -68,7 +68,10 @@ def test_closed_stdout_is_no_failure(tiny):
 
 def test_interrupt_is_130_and_leaves_nothing(tiny):
     long = [*MORPHLING, "run", "tiny.yaml", "--base", "runs", "--set", "run.iterations=1000000"]
-    with subprocess.Popen(long, cwd=tiny.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    # A shell starts what runs in the background with interrupts ignored, and children inherit that.
+    heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    with subprocess.Popen(long, cwd=tiny.parent, preexec_fn=heard, **pipes) as process:  # noqa: PLW1509
         time.sleep(4)
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate()

@@ -261,3 +261,9 @@ def test_a_spot_step_takes_and_gives_exactly_so_many():
     assert seen.share.mean() * 5 == pytest.approx((5 * 10 + 2 * 15 + 4 * 5) / 30)
     assert sorted(here.end_ns.tolist()) == [10 * S] * 3 + [FAR_NS] * 4
     assert (np.sort(here.start_ns) == np.array([0] * 5 + [25 * S] * 2)).all()
+
+
+def test_more_sessions_than_fit_are_refused_before_they_are_drawn():
+    blink = Lengths("weibull", 1.0, 1e-9)
+    with pytest.raises(InputError, match="more than 67,108,864 sessions would be laid out"):
+        renewal(Renewal(on=blink, off=blink), 4, 1, DAY)

@@ -260,3 +260,23 @@ def test_mutated_files_end_in_an_error_or_a_right_trace(tmp_path: Path, name: st
             assert rates.any()
             if not missing and name not in {"mahimahi", "fcc"} and not (rates > 0).all():
                 assert b"0" in raw  # a zero is written there
+
+
+def test_the_report_says_which_columns_were_read_and_their_units(tmp_path: Path) -> None:
+    path = put(tmp_path, "Time_ms,Down_Gbps,up_kbps\n0,1,2000\n1000,,2000\n")
+    imported = import_trace("csv", [path])
+    assert imported.report.unit == "Time_ms in ms; Down_Gbps in Gbit/s; up_kbps in kbit/s"
+    assert imported.report.direction == "down = Down_Gbps and up = up_kbps"
+    assert imported.report.notes == ["where a reading is missing, the last one goes on"]
+    assert imported.traces[0].down_bps.tolist() == [10**9] * 2
+    report = import_trace("csv", [path], up="1 Mbit/s").report
+    assert "column up_kbps is left out: the uplink is stated" in report.notes
+    with pytest.raises(InputError, match="the uplink is given 2 times: up, up_column"):
+        import_trace("csv", [path], up="1 Mbit/s", up_column="up_kbps")
+    with pytest.raises(TraceError, match="down_bps and down_mbps could each be the down column"):
+        read(put(tmp_path, "time_s,down_bps,down_mbps\n0,1,2\n"))
+
+
+def test_an_empty_mahimahi_file_is_called_empty(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"x\.down: is empty"):
+        import_trace("mahimahi", [put(tmp_path, "", "x.down")], up="1 Mbit/s")

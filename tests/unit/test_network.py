@@ -171,3 +171,16 @@ def test_fedscale_kilobits_are_a_thousand_bits():
     for strategy in (Once, Between):
         recording = Engine(bare_fleet(links), None, strategy(rows(0, up=625_000)), FlopsAreNanoseconds()).run()
         assert recording.end_ns == S
+
+
+def test_a_limit_that_passes_while_rows_are_on_shared_links_is_named():
+    links = Links.constant(np.full(1, 8 * MEGABIT), np.full(1, 8 * MEGABIT), 0)
+    links = links.behind(Links.constant(np.full(1, MEGABIT), np.full(1, MEGABIT), 0), np.zeros(1, np.int32))
+    fleet = bare_fleet(links)
+    with pytest.raises(EngineError, match=r"virtual time would pass the limit of 2 s \(run.max_time\)"):
+        Engine(fleet, None, Once(rows(0, up=1_000_000)), FlopsAreNanoseconds(), horizon_s=2.0).run()
+
+
+def test_more_cells_than_fit_are_refused():
+    with pytest.raises(ScenarioError, match=r":5:3: cells: 20,000,002 cells are more than the 10,000,000"):
+        load_scenario(SCENARIO.replace("name: lte, count: 3", "name: lte, count: 20000000"))

@@ -93,6 +93,8 @@ def _opportunities(path: Path, step_ms: int, report: Report) -> Readings:
             counts.extend([0] * (bin_ + 1 - len(counts)))
         counts[bin_] += 1
         report.read += 1
+    if line == 0:
+        raise TraceError(f"{path}: is empty")
     if last == 0:
         raise TraceError(f"{path}:{line}: the last time is 0 ms, so that no time passes")
     steps = -(-last // step_ms)

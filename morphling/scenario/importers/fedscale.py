@@ -102,6 +102,7 @@ def read_fedscale(paths: Sequence[Path], report: Report, options: Options) -> di
     if found and sessions:
         raise TraceError(f"{paths[0]}: holds links and sessions; import them one after the other")
     if sessions:
+        report.unit, report.direction = "s", "none: times at which devices are there"
         report.note("times are those of one period of each device; what comes after it is not repeated")
     return sessions or found
 

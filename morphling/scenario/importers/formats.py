@@ -137,6 +137,10 @@ def import_trace(
     files = [p.name for p in sources] + ([Path(chosen.up_file).name] if chosen.up_file is not None else [])
     report = Report(format, files, spec.unit, spec.direction, strict, watch=watch)
     found = spec.read(sources, report, chosen)
+    if any("missing" in what for what in report.repaired) and "missing" in spec.options:
+        report.note(
+            f"where a reading is missing, {'the link pauses' if chosen.missing == 'pause' else 'the last one goes on'}"
+        )
     if isinstance(found, list):
         used = chosen.given()
         if used:
@@ -159,7 +163,7 @@ def _options(name: str, spec: Format, given: dict[str, Any]) -> Options:
         raise InputError(
             f"format {name} has no use for {', '.join(foreign)}; it takes {', '.join(sorted(spec.options))}"
         )
-    stated = sorted(chosen.given() & _UPLINK)
+    stated = sorted(chosen.given() & (_UPLINK | {"up_column"}))
     if len(stated) > 1:
         raise InputError(f"the uplink is given {len(stated)} times: {', '.join(stated)}")
     for key, values in (("missing", ("hold", "pause")), ("gaps", ("hold", "pause")), ("direction", ("down", None))):
@@ -233,8 +237,11 @@ def _complete(
         said = f"{options.up} (stated)" if options.up is not None else f"{options.up_ratio:g} x the downlink (stated)"
         report.direction += f"; up = {said}"
         return [with_uplink(trace, options) for trace, _ in traces]
-    report.direction += f"; up = the rates of {Path(options.up_file).name}"
+    unit, direction, uplink = report.unit, report.direction, Path(options.up_file).name
     found = spec.read([Path(options.up_file)], report, options)
+    if report.unit != unit:  # each file may have columns of its own
+        report.unit = f"{unit} | {uplink}: {report.unit}"
+    report.direction = f"{direction}; up = the rates of {uplink}"
     if isinstance(found, list):
         raise TraceError(f"{options.up_file}: holds sessions, no rates")
     uplinks = [trace_of(n, r, report, options)[0] for n, r in _picked(found, options, Path(options.up_file)).items()]

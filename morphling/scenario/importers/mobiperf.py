@@ -104,7 +104,7 @@ def _take(
     else:
         test = _test(item, values, path, line, report)
         if test is not None:
-            (up if _sends(item, path, line, options) else down).append(test)
+            (up if _sends(item, path, line, report, options) else down).append(test)
 
 
 def _test(item: Mapping[str, Any], values: Mapping[str, Any], path: Path, line: int, report: Report) -> _Test | None:
@@ -130,11 +130,12 @@ def _test(item: Mapping[str, Any], values: Mapping[str, Any], path: Path, line: 
     return _Test(path, line, str(device), time, str(properties.get("network_type", "")).upper(), median(rates))
 
 
-def _sends(item: Mapping[str, Any], path: Path, line: int, options: Options) -> bool:
+def _sends(item: Mapping[str, Any], path: Path, line: int, report: Report, options: Options) -> bool:
     sends = _part(item, "parameters", path, line).get("dir_up")
     if sends is None:
         if options.direction is None:
             raise TraceError(f"{path}:{line}: dir_up is missing; if all tests are downlink, say so (direction down)")
+        report.note("records without dir_up are taken for downlink tests, as stated (direction down)")
         return False
     if sends not in (True, False, "true", "false"):
         raise TraceError(f"{path}:{line}: dir_up: true or false is needed, found {sends!r}")

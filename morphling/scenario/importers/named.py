@@ -19,7 +19,11 @@ __all__ = ["column_at", "read_csv", "read_gophers", "read_lumos", "read_ucc"]
 
 _KBPS, _MBPS = 1e3, 1e6
 _RATE_SUFFIXES: Final = {"_bps": 1.0, "_kbps": _KBPS, "_mbps": _MBPS, "_gbps": 1e9}
+_NAMES: Final = {"_bps": "bit/s", "_kbps": "kbit/s", "_mbps": "Mbit/s", "_gbps": "Gbit/s"}
 _TIME_SUFFIXES: Final = {"_ms": "ms", "_us": "us", "_s": "s"}
+_TIME_COLUMNS: Final = frozenset(f"time{end}" for end in _TIME_SUFFIXES)
+_DOWN_COLUMNS: Final = frozenset(f"down{end}" for end in _RATE_SUFFIXES)
+_UP_COLUMNS: Final = frozenset(f"up{end}" for end in _RATE_SUFFIXES)
 _UCC_TIMES: Final = ("%Y.%m.%d_%H.%M.%S", "%Y-%m-%d %H:%M:%S")
 
 
@@ -34,12 +38,15 @@ def column_at(names: list[str], wanted: str, path: Path) -> int:
 def read_csv(paths: Sequence[Path], report: Report, options: Options) -> dict[str, Readings]:
     """Columns by name, units by option or by the end of the name (``time_s``, ``down_mbps``)."""
     found: dict[str, Readings] = {}
+    said: dict[tuple[str, str], list[str]] = {}
     for path in paths:
         names, rows = table(path, report, options)
-        columns = [options.time_column or _only(names, ("time_s", "time_ms"), "time", path)]
-        columns.append(options.down_column or _only(names, ("down_bps", "down_kbps", "down_mbps"), "down", path))
-        up = options.up_column or next((n for n in names if n in {"up_bps", "up_kbps", "up_mbps"}), None)
-        if up is not None and not options.given() & {"up", "up_file", "up_ratio"}:
+        columns = [options.time_column or _only(names, _TIME_COLUMNS, "time", path)]
+        columns.append(options.down_column or _only(names, _DOWN_COLUMNS, "down", path))
+        up = options.up_column or _one_of(names, _UP_COLUMNS, "up", path)
+        if up is not None and options.given() & {"up", "up_file", "up_ratio"}:
+            report.note(f"column {up} is left out: the uplink is stated")
+        elif up is not None:
             columns.append(up)
         places = [column_at(names, c, path) for c in columns]
         clock = Clock(path, columns[0], _time_unit(columns[0], options), options, report)
@@ -47,6 +54,8 @@ def read_csv(paths: Sequence[Path], report: Report, options: Options) -> dict[st
             _unit(c, unit, path, counter=options.counter)
             for c, unit in zip(columns[1:], (options.down_unit, options.up_unit), strict=False)
         ]
+        read = _units(columns, clock.unit, options), " and up = ".join([f"down = {columns[1]}", *columns[2:]])
+        said.setdefault(read, []).append(path.name)
         readings = found[_new(found, path.stem, path)] = Readings(path)
         before: tuple[int, list[float]] | None = None
         for line, cells in rows:
@@ -73,6 +82,11 @@ def read_csv(paths: Sequence[Path], report: Report, options: Options) -> dict[st
         clock.check(readings)
         if options.counter and before is not None:
             readings.period_ns = before[0]
+    several = len(said) > 1
+    report.unit, report.direction = (
+        " | ".join(f"{', '.join(files)}: {read[i]}" if several else read[i] for read, files in said.items())
+        for i in (0, 1)
+    )
     return found
 
 
@@ -98,11 +112,18 @@ def _counted(
     return rates
 
 
-def _only(names: list[str], usual: tuple[str, ...], what: str, path: Path) -> str:
-    for name in usual:
-        if name in names:
-            return name
+def _only(names: list[str], usual: frozenset[str], what: str, path: Path) -> str:
+    found = _one_of(names, usual, what, path)
+    if found is not None:
+        return found
     raise TraceError(f"{path}:1: name the {what} column (option {what}_column); found: {', '.join(names)}")
+
+
+def _one_of(names: list[str], usual: frozenset[str], what: str, path: Path) -> str | None:
+    found = [name for name in names if name.lower() in usual]
+    if len(found) > 1:
+        raise TraceError(f"{path}:1: {' and '.join(found)} could each be the {what} column; name it ({what}_column)")
+    return found[0] if found else None
 
 
 def _time_unit(column: str, options: Options) -> str:
@@ -114,6 +135,15 @@ def _time_unit(column: str, options: Options) -> str:
         if column.lower().endswith(suffix):
             return unit
     raise TraceError(f"time column '{column}' does not name its unit; give time_unit (s, ms, us)")
+
+
+def _units(columns: list[str], time_unit: str, options: Options) -> str:
+    """The columns that are read, and the unit of each."""
+    words = [f"{columns[0]} in {time_unit}"]
+    for column, unit in zip(columns[1:], (options.down_unit, options.up_unit), strict=False):
+        end = next((e for e in _RATE_SUFFIXES if column.lower().endswith(e)), "")
+        words.append(f"{column} in {unit or _NAMES[end]}{', counted up' if options.counter else ''}")
+    return "; ".join(words)
 
 
 def _unit(column: str, unit: str | None, path: Path, *, counter: bool) -> float:
