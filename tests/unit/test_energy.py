@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -294,6 +295,8 @@ def test_clocks_and_temperatures_are_drawn_on_the_time_axis_of_the_run(tmp_path,
     figure.draw_without_rendering()
     boxes = [axes.get_window_extent() for axes in (clocks, warmth, panel(figure, "Who did what when"))]
     assert len({(round(box.x0), round(box.x1)) for box in boxes}) == 1
+    every = [axes.get_window_extent() for axes in figure.axes]
+    assert [(a, b) for a, b in combinations(every, 2) if a.overlaps(b)] == []
     keys = [axes.get_legend().get_window_extent() for axes in (clocks, warmth)]
     assert not keys[0].overlaps(keys[1])
     assert min(key.x0 for key in keys) >= boxes[0].x1
