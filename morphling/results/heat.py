@@ -40,7 +40,7 @@ def heat_metrics(heat: HeatRecord | None, why: dict[str, str]) -> dict[str, Any]
     """`HEAT_METRICS` (degC, share of the full clock, devices, device-seconds); None where no device warms."""
     values: dict[str, Any] = dict.fromkeys(HEAT_METRICS)
     if heat is None or not warms(heat).any():
-        why.update(dict.fromkeys(HEAT_METRICS, "no device of the fleet warms"))
+        why.update(dict.fromkeys(HEAT_METRICS, "no device warms in this run"))
         return values
     clocks = heat.lowest_clock[~np.isnan(heat.lowest_clock)]
     if len(clocks) == 0:

@@ -87,7 +87,7 @@ class Results:
     def heat(self) -> pd.DataFrame:
         """Clock (share of the full one), case and junction (degC) of a few devices over time (s), by device and time.
 
-        Columns ``device, time_s, clock, case_c, junction_c``; no rows if no device of the fleet warms.
+        Columns ``device, time_s, clock, case_c, junction_c``; no rows if no device warms.
         """
         if self.metrics.get("hottest_case_c") is None:
             import pandas as pd  # noqa: PLC0415 - as `_frame`, only for who asks

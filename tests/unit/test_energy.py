@@ -167,7 +167,7 @@ def test_heat_by_hand():
 def test_where_no_device_warms_it_says_so(heat):
     got = metrics(recorded(heat), fleet_of())
     assert {got[name] for name in HEAT} == {None}
-    assert {got["not_available"][name] for name in HEAT} == {"no device of the fleet warms"}
+    assert {got["not_available"][name] for name in HEAT} == {"no device warms in this run"}
     assert got["energy_compute_j"] == 32
 
 

@@ -150,7 +150,7 @@ def test_metrics_by_hand(run):
                 "out",
             ),
             **dict.fromkeys(
-                ["hottest_case_c", "lowest_clock", "throttled_devices", "throttled_s"], "no device of the fleet warms"
+                ["hottest_case_c", "lowest_clock", "throttled_devices", "throttled_s"], "no device warms in this run"
             ),
             **dict.fromkeys(
                 [f"recovery_{part}_s" for part in ("detection", "planning", "redispatch", "recompute", "waiting")],
