@@ -18,8 +18,10 @@ __all__ = [
     "BLUE",
     "GREEN",
     "GREY",
+    "LIGHT",
     "ORANGE",
     "PINK",
+    "SKY",
     "VERMILION",
     "blank",
     "counted",
@@ -37,7 +39,8 @@ __all__ = [
 
 # Okabe and Ito's palette: told apart in print and by colour-blind readers.
 BLUE, GREEN, ORANGE, VERMILION, PINK = "#0072B2", "#009E73", "#E69F00", "#D55E00", "#CC79A7"
-GREY = "#595959"
+SKY = "#56B4E9"
+GREY, LIGHT = "#595959", "#b8b8b8"
 
 _KINDS = (".png", ".pdf", ".svg")
 _SCALES = ((86_400.0, "d"), (3600.0, "h"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))

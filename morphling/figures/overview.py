@@ -21,6 +21,8 @@ from morphling.figures.axes import (
     save,
     time_scale,
 )
+from morphling.figures.energy import draw_energy, knows_energy
+from morphling.figures.heat import draw_heat
 from morphling.figures.spans import STAGES, Lane, pick_lanes, read_lanes
 from morphling.results.human import bytes_text, digits, human, seconds_text
 from morphling.results.results import Results
@@ -45,14 +47,24 @@ def draw_overview(folder: Path) -> Path:
 
 def overview(results: Results) -> Figure:
     """The overview as a matplotlib figure (not tied to any window); ``InputError`` if the run folder is damaged."""
-    figure = blank(13, 8.2)
-    grid = figure.add_gridspec(2, 3, height_ratios=(1.15, 1))
+    devices, curve = results.devices(), results.heat()
+    panels = 4 if knows_energy(devices) else 3
+    # Panels over virtual time are in one grid, so that their time axes are aligned.
+    heights = (4.2, 1.5, 2.6) if len(curve) else (4.2,)
+    figure = blank(16 if panels == 4 else 13, sum(heights) + 4)
+    whole = figure.add_gridspec(2, 1, height_ratios=(sum(heights), 3.7))
+    over_time = whole[0].subgridspec(len(heights), 1, height_ratios=heights)
+    below = whole[1].subgridspec(1, panels)
     notes: list[str] = []
-    devices = results.devices()
-    _gantt(figure.add_subplot(grid[0, :]), results, devices, notes)
-    _phases(figure.add_subplot(grid[1, 0]), results.metrics)
-    _bytes(figure.add_subplot(grid[1, 1]), devices, notes)
-    _memory(figure.add_subplot(grid[1, 2]), devices, notes)
+    _gantt(figure.add_subplot(over_time[0]), results, devices, notes)
+    _phases(figure.add_subplot(below[0]), results.metrics)
+    _bytes(figure.add_subplot(below[1]), devices, notes)
+    _memory(figure.add_subplot(below[2]), devices, notes)
+    if panels == 4:
+        draw_energy(figure.add_subplot(below[3]), devices, notes)
+    if len(curve):
+        pair = figure.add_subplot(over_time[1]), figure.add_subplot(over_time[2])
+        draw_heat(pair, curve, devices, _end_s(results), notes)
     shown = results.metrics
     facts = [
         f"makespan {human('makespan_s', shown['makespan_s'])}",
@@ -66,6 +78,11 @@ def overview(results: Results) -> Figure:
     return figure
 
 
+def _end_s(results: Results) -> float:
+    """Where time axes end, s; a run that took no time gets the shortest axis there is."""
+    return float(max(1, round(results.metrics["makespan_s"] * 1e9)) / 1e9)
+
+
 def _gantt(axes: Axes, results: Results, devices: Any, notes: list[str]) -> None:
     quiet(axes, "Who did what when")
     load = (devices["download_s"] + devices["compute_s"] + devices["upload_s"]).to_numpy()
@@ -77,7 +94,7 @@ def _gantt(axes: Axes, results: Results, devices: Any, notes: list[str]) -> None
     if not named:
         empty(axes, "no device had a row")
         return
-    end_ns = max(1, round(results.metrics["makespan_s"] * 1e9))
+    end_ns = round(_end_s(results) * 1e9)
     lanes = read_lanes(results.folder, named, end_ns)
     scale, unit = time_scale(end_ns / 1e9)
     for place, lane in enumerate(lanes):

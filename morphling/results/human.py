@@ -20,6 +20,14 @@ METRIC_UNITS: dict[str, str] = {
     "coordinator_peak_memory_bytes": "B",
     "device_utilization": "1",
     "energy_j": "J",
+    "energy_idle_j": "J",
+    "energy_compute_j": "J",
+    "energy_radio_up_j": "J",
+    "energy_radio_down_j": "J",
+    "hottest_case_c": "degC",
+    "lowest_clock": "1",
+    "throttled_devices": "",
+    "throttled_s": "device-s",
     "devices": "",
     "devices_used": "",
     "dispatches": "",
@@ -99,6 +107,8 @@ def human(name: str, value: object) -> str:
         return f"{digits(100 * value, 3)} %"
     if unit == "J":
         return _joules(float(value))
+    if unit == "degC":
+        return f"{value:.1f} °C"
     return count_text(value) if isinstance(value, int) else f"{value:.4g}"
 
 

@@ -11,61 +11,28 @@ import numpy as np
 from morphling.fleet import Fleet
 from morphling.interfaces.recording import Recording
 from morphling.results.accounting import Account, account
+from morphling.results.energy import Energy, energy, energy_metrics
+from morphling.results.facts import DeviceFacts
+from morphling.results.heat import check_heat, heat_metrics
 from morphling.results.pauses import pauses
 from morphling.results.recovery import recovery
 from morphling.results.sweep import sweep
-from morphling.types import SECOND_NS, FloatArray, Int32Array, IntArray
+from morphling.types import SECOND_NS, IntArray
 
-__all__ = ["DeviceFacts", "Measured", "energy_j", "measure", "metrics", "phase_of"]
-
-
-@dataclass(frozen=True, eq=False)
-class DeviceFacts:
-    """What a run folder keeps of a fleet of N devices.
-
-    ``names`` list of N; ``profile``, ``group`` as in `morphling.fleet.Fleet`; ``memory_bytes`` int64[N]; ``idle_w``,
-    ``max_w`` float64[N], NaN where not stated; ``online_ns`` int64[N], how long each was here before the run ended.
-    """
-
-    names: list[str]
-    profile_names: tuple[str, ...]
-    profile: Int32Array
-    group: Int32Array
-    memory_bytes: IntArray
-    idle_w: FloatArray
-    max_w: FloatArray
-    online_ns: IntArray
-
-    @property
-    def size(self) -> int:
-        """Number of devices."""
-        return len(self.memory_bytes)
-
-    @classmethod
-    def of(cls, fleet: Fleet, end_ns: int) -> DeviceFacts:
-        """The facts of a fleet in a run that ended at ``end_ns``."""
-        here = fleet.availability
-        inside = np.minimum(here.end_ns, end_ns) - np.minimum(here.start_ns, end_ns)
-        total = np.concatenate([np.zeros(1, np.int64), np.cumsum(inside)])
-        return cls(
-            names=fleet.names(),
-            profile_names=fleet.profile_names,
-            profile=fleet.profile,
-            group=fleet.group,
-            memory_bytes=fleet.memory_bytes,
-            idle_w=fleet.idle_w,
-            max_w=fleet.max_w,
-            online_ns=total[here.ptr[1:]] - total[here.ptr[:-1]],
-        )
+__all__ = ["Measured", "measure", "metrics", "phase_of"]
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Everything measured in one run: the ``metrics`` (plain JSON values), and sums by device and by dispatch."""
+    """Everything measured in one run: the ``metrics`` (plain JSON values), and sums by device and by dispatch.
+
+    ``peak_bytes`` int64[N + 1], the coordinator is the last.
+    """
 
     metrics: dict[str, Any]
     account: Account
     peak_bytes: IntArray
+    energy: Energy
 
 
 def metrics(
@@ -79,17 +46,19 @@ def metrics(
 def measure(
     recording: Recording, facts: DeviceFacts, wall_time_s: float | None = None, report: object = None
 ) -> Measured:
-    """Measure a run; ``InputError`` if the recording names devices that the fleet lacks.
+    """Measure a run; ``InputError`` if the recording, or its heat, names devices that the fleet lacks.
 
     ``report`` : what the strategy said of the run; only its ``recoveries`` are read, to split the time of recovery.
     A metric that has no value is None, and ``not_available`` says why.
     """
     size, end = facts.size, recording.end_ns
+    check_heat(recording.heat, size)
     sums = account(recording.dispatches, size)
     peak = sweep(recording.dispatches, size)
     why: dict[str, str] = {}
     device = {name: column[:size] for name, column in sums.device.items()}
     busy = device["compute_ns"]
+    spent = energy(facts, device, recording.heat)
     values: dict[str, Any] = {
         **_iterations(recording.iteration_ends_ns, why),
         "makespan_s": _s(end),
@@ -102,7 +71,8 @@ def measure(
         "peak_device_memory_bytes": int(peak[:size].max(initial=0)),
         "coordinator_peak_memory_bytes": int(peak[size]),
         "device_utilization": _utilization(busy, end, why),
-        "energy_j": _total_energy(facts, busy, why),
+        **energy_metrics(spent, facts, why),
+        **heat_metrics(recording.heat, why),
         "devices": size,
         "devices_used": int(np.count_nonzero(device["rows"])),
         "dispatches": len(recording.dispatches),
@@ -119,7 +89,7 @@ def measure(
         why["coordinator_peak_memory_bytes"] = "the strategy's rows do not say what the coordinator holds"
     if wall_time_s is None:
         why["wall_time_s"] = "the wall time of the run was not given"
-    return Measured({**values, "not_available": why}, sums, peak)
+    return Measured({**values, "not_available": why}, sums, peak, spent)
 
 
 def _s(ns: int | np.int64) -> float:
@@ -142,23 +112,6 @@ def _utilization(busy_ns: IntArray, end_ns: int, why: dict[str, str]) -> float |
         why["device_utilization"] = "the run took no virtual time" if end_ns == 0 else "the fleet has no devices"
         return None
     return float(busy_ns.sum() / (float(end_ns) * len(busy_ns)))
-
-
-def energy_j(facts: DeviceFacts, busy_ns: IntArray) -> FloatArray:
-    """Joules of each device, float64[N]: idle power while it is here, the rest while it computes; NaN if not stated."""
-    joules: FloatArray = (facts.idle_w * facts.online_ns + (facts.max_w - facts.idle_w) * busy_ns) / SECOND_NS
-    return joules
-
-
-def _total_energy(facts: DeviceFacts, busy_ns: IntArray, why: dict[str, str]) -> float | None:
-    joules = energy_j(facts, busy_ns)
-    silent = np.flatnonzero(np.isnan(joules))
-    if len(silent):
-        profiles = sorted({facts.profile_names[p] for p in facts.profile[silent]})
-        shown = ", ".join(profiles[:5]) + (f" and {len(profiles) - 5} more" if len(profiles) > 5 else "")
-        why["energy_j"] = f"{len(silent)} of {facts.size} devices state no idle and maximum power (profiles: {shown})"
-        return None
-    return float(joules.sum())
 
 
 def phase_of(label: str) -> str:

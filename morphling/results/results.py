@@ -10,9 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from morphling.errors import InputError
 from morphling.interfaces.events import EVENT_COLUMNS
 from morphling.interfaces.recording import Recording, dispatch_bytes, static_sha256
+from morphling.results.heat import CURVE_COLUMNS, HEAT_METRICS
 from morphling.results.human import METRIC_UNITS, human, seconds_text
 from morphling.results.metrics import metrics as measure_metrics
 from morphling.results.recovery import PARTS, WAITING
@@ -20,6 +23,7 @@ from morphling.results.store import (
     DEVICES_FILE,
     DISPATCHES_FILE,
     EVENTS_FILE,
+    HEAT_FILE,
     read_facts,
     read_recording,
     read_table,
@@ -80,6 +84,17 @@ class Results:
         """One row per device of the fleet, in fleet order: who it is, and what it did."""
         return self._frame(DEVICES_FILE)
 
+    def heat(self) -> pd.DataFrame:
+        """Clock (share of the full one), case and junction (degC) of a few devices over time (s), by device and time.
+
+        Columns ``device, time_s, clock, case_c, junction_c``; no rows if no device warms.
+        """
+        if self.metrics.get("hottest_case_c") is None:
+            import pandas as pd  # noqa: PLC0415 - as `_frame`, only for who asks
+
+            return pd.DataFrame({name: np.zeros(0, np.int32 if name == "device" else float) for name in CURVE_COLUMNS})
+        return self._frame(HEAT_FILE)
+
     def _frame(self, name: str, columns: list[str] | None = None) -> pd.DataFrame:
         frame: pd.DataFrame = read_table(self.folder, name, columns).to_pandas()
         return frame
@@ -109,8 +124,8 @@ class Results:
         """The summary as a `rich` table with units that people read.
 
         Left out is what repeats another line or says that nothing happened: the extremes of a single iteration, losses
-        and recovery where no row was lost, pauses where there was none, the coordinator's memory where its rows do not
-        tell.
+        and recovery where no row was lost, heat where no device warms, pauses where there was none, the coordinator's
+        memory where its rows do not tell.
         """
         from rich.table import Table  # noqa: PLC0415 - scripts that print nothing need no rich
 
@@ -119,6 +134,10 @@ class Results:
             quiet |= {"loss_instants", "unrecovered_losses", "recovery_time_s", *PARTS, WAITING}
         elif self.metrics.get(WAITING) == 0:
             quiet.add(WAITING)
+        if self.metrics.get("hottest_case_c") is None:
+            quiet.update(HEAT_METRICS)
+        elif not self.metrics.get("throttled_devices"):
+            quiet.add("throttled_s")
         if not self.metrics.get("pauses"):
             quiet |= {"paused_s", "pauses", "first_pause_s"}
         if not self.metrics.get("coordinator_peak_memory_bytes"):

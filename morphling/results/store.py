@@ -18,14 +18,17 @@ from numpy.typing import NDArray
 
 from morphling.errors import InputError
 from morphling.interfaces.events import TASK_COLUMNS, TIME_COLUMNS
-from morphling.interfaces.recording import TASK_DTYPES, DispatchRecord, Recording, static_sha256
+from morphling.interfaces.recording import TASK_DTYPES, DispatchRecord, HeatRecord, Recording, static_sha256
 from morphling.results.accounting import blocks, gather
-from morphling.results.metrics import DeviceFacts, Measured, energy_j
+from morphling.results.facts import DeviceFacts
+from morphling.results.heat import CURVE_COLUMNS, heat_columns
+from morphling.results.metrics import Measured
 from morphling.types import FloatArray, Int32Array, IntArray
 
 __all__ = [
     "DISPATCHES_FILE",
     "EVENTS_FILE",
+    "HEAT_FILE",
     "StaticColumns",
     "devices_table",
     "read_facts",
@@ -35,13 +38,15 @@ __all__ = [
     "write_churn",
     "write_dispatches",
     "write_events",
+    "write_heat",
 ]
 
-EVENTS_FILE, DISPATCHES_FILE, DEVICES_FILE, CHURN_FILE = (
+EVENTS_FILE, DISPATCHES_FILE, DEVICES_FILE, CHURN_FILE, HEAT_FILE = (
     "events.parquet",
     "dispatches.parquet",
     "devices.parquet",
     "churn.parquet",
+    "heat.parquet",
 )
 GROUP_ROWS = 1 << 20
 
@@ -147,8 +152,12 @@ def write_dispatches(path: Path, recording: Recording, measured: Measured) -> No
         "label": labelled([d.label for d in made]),
         **measured.account.dispatch,
     }
-    run = {"end_ns": recording.end_ns, "iteration_ends_ns": [int(x) for x in recording.iteration_ends_ns]}
-    run["events_sha256"] = recording.events_sha256
+    run = {
+        "end_ns": recording.end_ns,
+        "iteration_ends_ns": [int(x) for x in recording.iteration_ends_ns],
+        "events_sha256": recording.events_sha256,
+        "heat_watched": None if recording.heat is None else [int(x) for x in recording.heat.watched],
+    }
     table = table_of(columns).replace_schema_metadata({"morphling": json.dumps(run)})
     pq.write_table(table, path, compression="zstd")
 
@@ -158,9 +167,15 @@ def write_churn(path: Path, recording: Recording) -> None:
     pq.write_table(table_of(dict(zip(("time_ns", "device", "online"), recording.churn, strict=True))), path)
 
 
-def devices_table(facts: DeviceFacts, measured: Measured, end_ns: int) -> Any:
+def write_heat(path: Path, heat: HeatRecord) -> None:
+    """Write the curves of the devices that heat was followed on."""
+    columns: dict[str, Any] = dict(zip(CURVE_COLUMNS, heat.curve.T, strict=True))
+    pq.write_table(table_of({**columns, "device": columns["device"].astype(np.int32)}), path, compression="zstd")
+
+
+def devices_table(facts: DeviceFacts, measured: Measured, recording: Recording) -> Any:
     """One row per device, as an Arrow table; `docs/metrics.md` lists the columns."""
-    size = facts.size
+    size, end_ns = facts.size, recording.end_ns
     sums = {name: column[:size] for name, column in measured.account.device.items()}
     profiles = arrow(list(facts.profile_names))
     return table_of(
@@ -181,7 +196,12 @@ def devices_table(facts: DeviceFacts, measured: Measured, end_ns: int) -> Any:
             "compute_s": sums["compute_ns"] / 1e9,
             "upload_s": sums["upload_ns"] / 1e9,
             "peak_memory_bytes": measured.peak_bytes[:size],
-            "energy_j": energy_j(facts, sums["compute_ns"]),
+            "energy_j": measured.energy.total,
+            **measured.energy.parts,
+            "radio_up_j_per_bit": facts.radio_up_j,
+            "radio_down_j_per_bit": facts.radio_down_j,
+            "trip_c": facts.trip_c,
+            **heat_columns(recording.heat, size),
             "online_ns": facts.online_ns,
         }
     )
@@ -221,6 +241,9 @@ def read_facts(folder: Path) -> DeviceFacts:
         memory_bytes=_numpy(table["memory_bytes"]),
         idle_w=_numpy(table["idle_w"]),
         max_w=_numpy(table["max_w"]),
+        radio_up_j=_stated(table, "radio_up_j_per_bit"),
+        radio_down_j=_stated(table, "radio_down_j_per_bit"),
+        trip_c=_stated(table, "trip_c"),
         online_ns=_numpy(table["online_ns"]),
     )
 
@@ -228,6 +251,11 @@ def read_facts(folder: Path) -> DeviceFacts:
 def _numpy(column: Any) -> NDArray[Any]:
     array: NDArray[Any] = column.to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else column.to_numpy()
     return array
+
+
+def _stated(table: Any, name: str) -> FloatArray:
+    """A column of numbers that profiles may state; NaN where the folder is older than the column."""
+    return _numpy(table[name]) if name in table.column_names else np.full(len(table), np.nan)
 
 
 def stream_dispatches(folder: Path) -> Iterator[DispatchRecord]:
@@ -299,6 +327,7 @@ def read_recording(folder: Path) -> Recording:
     try:
         run = json.loads((schema.metadata or {})[b"morphling"])
         end_ns, ends, sha = run["end_ns"], run["iteration_ends_ns"], run["events_sha256"]
+        watched = run.get("heat_watched")
     except (KeyError, ValueError) as error:
         raise InputError(f"{folder / DISPATCHES_FILE}: lacks the metadata of a run ({error})") from error
     churn = read_table(folder, CHURN_FILE)
@@ -308,4 +337,20 @@ def read_recording(folder: Path) -> Recording:
         iteration_ends_ns=ends,
         events_sha256=sha,
         churn=(_numpy(churn["time_ns"]), _numpy(churn["device"]), _numpy(churn["online"])),
+        heat=None if watched is None else _read_heat(folder, watched),
+    )
+
+
+def _read_heat(folder: Path, watched: Sequence[int]) -> HeatRecord:
+    """What heat did, from ``heat.parquet`` and the columns of ``devices.parquet``."""
+    curve = read_table(folder, HEAT_FILE, list(CURVE_COLUMNS))
+    kept = read_table(folder, DEVICES_FILE, ["energy_compute_j", "hottest_c", "lowest_clock", "throttled_ns"])
+    hottest = _numpy(kept["hottest_c"])
+    return HeatRecord(
+        compute_j=np.where(np.isnan(hottest), 0.0, _numpy(kept["energy_compute_j"])),
+        hottest_c=hottest,
+        lowest_clock=_numpy(kept["lowest_clock"]),
+        throttled_ns=_numpy(kept["throttled_ns"]),
+        curve=np.column_stack([_numpy(curve[name]).astype(np.float64) for name in CURVE_COLUMNS]),
+        watched=tuple(watched),
     )

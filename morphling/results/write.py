@@ -18,16 +18,19 @@ import pyarrow.parquet as pq
 from morphling.errors import InputError, RunError
 from morphling.fleet import Fleet
 from morphling.interfaces.recording import Recording
-from morphling.results.metrics import DeviceFacts, measure
+from morphling.results.facts import DeviceFacts
+from morphling.results.metrics import measure
 from morphling.results.store import (
     CHURN_FILE,
     DEVICES_FILE,
     DISPATCHES_FILE,
     EVENTS_FILE,
+    HEAT_FILE,
     devices_table,
     write_churn,
     write_dispatches,
     write_events,
+    write_heat,
 )
 from morphling.results.timeline import write_timeline
 
@@ -156,7 +159,9 @@ def _fill(
     write_events(folder / EVENTS_FILE, recording.dispatches)
     write_dispatches(folder / DISPATCHES_FILE, recording, measured)
     write_churn(folder / CHURN_FILE, recording)
-    pq.write_table(devices_table(facts, measured, recording.end_ns), folder / DEVICES_FILE, compression="zstd")
+    if recording.heat is not None:
+        write_heat(folder / HEAT_FILE, recording.heat)
+    pq.write_table(devices_table(facts, measured, recording), folder / DEVICES_FILE, compression="zstd")
     drawn = write_timeline(folder / "timeline.json", recording, facts.names, measured.account.device)
     _write_json(folder / "metrics.json", measured.metrics)
     _write_json(folder / "manifest.json", {**manifest, "timeline": drawn})

@@ -36,6 +36,8 @@ def make_fleet(size):
         links=Links.constant(rates, rates),
         availability=Availability.always(size),
         coordinator=Coordinator("server", np.ones(5), np.ones(5), 1 << 30, 1e9),
+        radio_up_j=np.full(size, 1e-7),
+        radio_down_j=np.full(size, 1e-7),
     )
 
 

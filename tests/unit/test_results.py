@@ -125,6 +125,10 @@ def test_metrics_by_hand(run):
         "coordinator_peak_memory_bytes": 99,
         "device_utilization": (4 + 2.5) / 30,
         "energy_j": 3 * 10 * 1.0 + 4.0 * 6.5,
+        "energy_idle_j": 30.0,
+        "energy_compute_j": 26.0,
+        "energy_radio_up_j": None,
+        "hottest_case_c": None,
         "devices": 3,
         "devices_used": 2,
         "dispatches": 3,
@@ -140,6 +144,14 @@ def test_metrics_by_hand(run):
         "first_pause_s": None,
         "not_available": {
             "first_pause_s": "there was no pause: a device was online all the time",
+            **dict.fromkeys(
+                ["energy_radio_up_j", "energy_radio_down_j"],
+                "3 of 3 devices (profiles: board, phone) state no energy per bit of their radio; energy_j leaves it "
+                "out",
+            ),
+            **dict.fromkeys(
+                ["hottest_case_c", "lowest_clock", "throttled_devices", "throttled_s"], "no device warms in this run"
+            ),
             **dict.fromkeys(
                 [f"recovery_{part}_s" for part in ("detection", "planning", "redispatch", "recompute", "waiting")],
                 "the strategy reports no recoveries",
@@ -485,6 +497,6 @@ def test_numbers_for_people(folder):
     assert [phase_of(x) for x in ("forward/3", "backward:1", "a b", "")] == ["forward", "backward", "a", "unlabelled"]
     results = Results.open(folder)
     assert ("bytes_down", 2300, "B") in results.summary()
-    # this run lost rows and had two iterations, but no pause
-    assert results.table().row_count == len(results.summary()) - 3
+    # this run lost rows and had two iterations, but no pause and no heat
+    assert results.table().row_count == len(results.summary()) - 3 - 4
     assert "2.25 KiB" in results._repr_html_()
