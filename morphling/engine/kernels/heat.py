@@ -50,16 +50,6 @@ GOVERNOR_NS = 1_000_000_000.0  # at most one decision a second
 NEAR = 1e-9  # kelvin
 
 
-def case_target(h, d, watts):
-    """Where the case settles at steady power, degC."""
-    return h.law[d, AMBIENT] + h.law[d, CASE_K_W] * watts
-
-
-def case_time(h, d, target, case):
-    """Time constant of the case on its way to ``target``, s."""
-    return h.law[d, WARM_S] if target > case else h.law[d, COOL_S]
-
-
 def time_to(target, case, level, tau):
     """Nanoseconds until a case on its way to ``target`` is at ``level``, which lies between; 0 if it is there."""
     if (target - level) * (level - case) <= 0.0:
@@ -69,8 +59,6 @@ def time_to(target, case, level, tau):
 
 def power_at(h, d, clock):
     """Power while computing at a clock, W."""
-    if clock == 1.0:
-        return h.law[d, STATIC_W] + h.law[d, DYNAMIC_W]
     return h.law[d, STATIC_W] + h.law[d, DYNAMIC_W] * clock ** h.law[d, EXPONENT]
 
 
@@ -95,12 +83,13 @@ def relaxed_case(target, case, tau, ns):
     return target + (case - target) * decay(ns / 1e9 / tau)
 
 
-def relaxed_junction(h, d, watts, target, case, tau, junction, ns):
-    """Temperature of the junction after ``ns`` in which the case went from ``case`` towards ``target``."""
-    own = h.law[d, JUNCTION_S]
+def relaxed_junction(own, over, target, case, tau, junction, ns):
+    """Temperature of the junction after ``ns`` in which the case went from ``case`` towards ``target``.
+
+    ``own`` is the junction's time constant, s, and ``over`` how far above the case it settles, K.
+    """
     if abs(tau - own) < 1e-6 * tau:
         own = own * (1.0 - 1e-6)
-    over = h.law[d, JUNCTION_K_W] * watts
     slow = (case - target) * tau / (tau - own)
     fast = junction - target - over - slow
     return target + over + slow * decay(ns / 1e9 / tau) + fast * decay(ns / 1e9 / own)
@@ -136,8 +125,8 @@ def heat_idle(h, d, now):
     if ns <= 0.0:
         return
     watts, case = h.law[d, IDLE_W], h.state[d, CASE]
-    target = case_target(h, d, watts)
-    tau = case_time(h, d, target, case)
+    target = h.law[d, AMBIENT] + h.law[d, CASE_K_W] * watts
+    tau = h.law[d, WARM_S] if target > case else h.law[d, COOL_S]
     clock = h.state[d, CLOCK]
     if clock < 1.0 and (case <= h.law[d, COOLED] or target < h.law[d, COOLED]):
         first = max(time_to(target, case, h.law[d, COOLED], tau), float(h.clock[d, ACTS_AT] - h.clock[d, SINCE]))
@@ -148,7 +137,9 @@ def heat_idle(h, d, now):
                 h.clock[d, ACTS_AT] = h.clock[d, SINCE] + int(first + steps * GOVERNOR_NS)
             else:
                 h.state[d, CLOCK] = 1.0
-    h.state[d, JUNCTION] = relaxed_junction(h, d, watts, target, case, tau, h.state[d, JUNCTION], ns)
+    h.state[d, JUNCTION] = relaxed_junction(
+        h.law[d, JUNCTION_S], h.law[d, JUNCTION_K_W] * watts, target, case, tau, h.state[d, JUNCTION], ns
+    )
     h.state[d, CASE] = relaxed_case(target, case, tau, ns)
     h.clock[d, SINCE] = now
 
@@ -170,16 +161,18 @@ def heat_run(h, d, start, work, stretch, limit, undo):
         h.clock[d, RUN_START], h.clock[d, RUN_WORK] = start, work
         h.state[d, RUN_STRETCH] = stretch
     case, junction, clock = h.state[d, CASE], h.state[d, JUNCTION], h.state[d, CLOCK]
-    heat_note(h, d, start, clock, case, junction)
+    if h.clock[d, WATCH] >= 0:
+        heat_note(h, d, start, clock, case, junction)
     lowest, trip, release = h.law[d, LOWEST_CLOCK], h.law[d, TRIP], h.law[d, COOLED]
+    own, r_junction = h.law[d, JUNCTION_S], h.law[d, JUNCTION_K_W]
     spent, left, hold = 0.0, float(work), float(h.clock[d, ACTS_AT] - start)
     cut = float(limit - start)
     kept = False
     while True:
         speed = min(1.0, clock / stretch) if stretch > 0.0 else 1.0
-        watts = power_at(h, d, clock)
-        target = case_target(h, d, watts)
-        tau = case_time(h, d, target, case)
+        watts = power_at(h, d, clock) if clock < 1.0 else h.law[d, STATIC_W] + h.law[d, DYNAMIC_W]
+        target = h.law[d, AMBIENT] + h.law[d, CASE_K_W] * watts
+        tau = h.law[d, WARM_S] if target > case else h.law[d, COOL_S]
         span, act = left / speed, 0
         # an exponential stays below its tangent: most rows are over long before the case can be too warm
         if clock > lowest and target > trip + NEAR and case + (target - case) * (span / 1e9 / tau) >= trip:
@@ -195,7 +188,7 @@ def heat_run(h, d, start, work, stretch, limit, undo):
             part = cut - spent
         if not kept:
             h.state[d, JOULES] += (watts - h.law[d, IDLE_W]) * part / 1e9
-            h.state[d, JUNCTION] = relaxed_junction(h, d, watts, target, case, tau, junction, part)
+            h.state[d, JUNCTION] = relaxed_junction(own, r_junction * watts, target, case, tau, junction, part)
             h.state[d, CASE] = relaxed_case(target, case, tau, part)
             h.state[d, CLOCK] = clock
             h.state[d, HOTTEST] = max(h.state[d, HOTTEST], h.state[d, CASE])
@@ -209,7 +202,7 @@ def heat_run(h, d, start, work, stretch, limit, undo):
         if not kept:  # as just written down
             junction, case = h.state[d, JUNCTION], h.state[d, CASE]
         else:
-            junction = relaxed_junction(h, d, watts, target, case, tau, junction, span)
+            junction = relaxed_junction(own, r_junction * watts, target, case, tau, junction, span)
             case = relaxed_case(target, case, tau, span)
         left -= span * speed
         spent += span
@@ -229,7 +222,7 @@ def heat_run(h, d, start, work, stretch, limit, undo):
             h.clock[d, ACTS_AT] = start + int(hold)
             heat_note(h, d, start + int(spent), clock, case, junction)
     end = start + int(floor(spent + 0.5))  # noqa: RUF046
-    if not kept:
+    if not kept and h.clock[d, WATCH] >= 0:
         heat_note(h, d, end, clock, case, junction)
     h.clock[d, RUN_END] = end
     return end
