@@ -168,7 +168,8 @@ def _notes(loaded: LoadedScenario, built: Built) -> list[str]:
             f"the coordinator's {which} unlimited: give coordinator.uplink and coordinator.downlink to bound them"
         )
     links = [entry.link for entry in loaded.scenario.fleet]
-    followed = {str(x.trace) for x in links if isinstance(x, TraceLink) and x.past_end == "repeat"}
+    traced = [x.trace for x in links if isinstance(x, TraceLink) and x.past_end == "repeat"]
+    followed = {x if isinstance(x, str) else Path(x.path).name for x in traced}
     followed |= {f"{x.population} (drawn)" for x in links if isinstance(x, PopulationLink) and x.variation}
     repeating = sorted(followed)
     if repeating:

@@ -225,7 +225,7 @@ def _absolute_at(value: Any, keys: Keys, home: Path) -> None:
 def _trace_reference(link: TraceRates) -> str:
     if not isinstance(link.trace, TraceFile):
         return link.trace
-    return link.trace.path if link.trace.format == "csv" else link.trace.model_dump_json()
+    return link.trace.path if link.trace.shipped_form else link.trace.model_dump_json()
 
 
 def _place(problem: str) -> tuple[int, int]:
@@ -329,11 +329,13 @@ class _Reading:
                 self.traces[key] = found
 
     def trace(self, link: TraceRates) -> LinkTrace:
-        if isinstance(link.trace, TraceFile) and link.trace.format != "csv":
+        if isinstance(link.trace, TraceFile) and not link.trace.shipped_form:
             for file in (link.trace.path, link.trace.up_file):
                 if file is not None:
                     self.seen(Path(file))
-            return _imported(link.trace, PastEnd[link.past_end.upper()])
+            trace, said = _imported(link.trace, PastEnd[link.past_end.upper()])
+            self.remarks += said
+            return trace
         path = find_file("network_traces", _trace_reference(link))
         return parse_trace(self.text(path), path.stem, link.past_end, str(path))
 
@@ -390,18 +392,21 @@ def _json(text: str, origin: str) -> dict[str, Any]:
     return value
 
 
-def _imported(file: TraceFile, past_end: PastEnd) -> LinkTrace:
-    """The one trace that a file of a foreign format holds."""
+def _imported(file: TraceFile, past_end: PastEnd) -> tuple[LinkTrace, list[str]]:
+    """The one trace that a file of a foreign format holds, and what was dropped, repaired or decided on the way."""
     from morphling.scenario.importers import import_trace  # noqa: PLC0415 - most scenarios name no such file
 
-    traces = import_trace(file.format, [file.path], **file.options()).traces
+    imported = import_trace(file.format, [file.path], strict=file.strict, **file.options())
+    traces = imported.traces
     if len(traces) != 1:
         names = ", ".join(t.name for t in traces[:5])
         raise TraceError(
             f"{file.path}: one trace is needed, the file gives {len(traces)}"
             + (f"; pick one: {names}" if names else "")
         )
-    return replace(traces[0], past_end=past_end)
+    told = ("dropped", "repaired", "note")
+    said = [x for x in imported.report.lines() if x.startswith(told) and not x.endswith(": nothing")]
+    return replace(traces[0], past_end=past_end), [f"trace {Path(file.path).name}: {x}" for x in said]
 
 
 def _digest(path: Path) -> str:

@@ -52,23 +52,40 @@ class TraceFile(Record):
         "ookla",
     ] = Field(
         "csv",
-        description="csv: columns time_s,down_bps,up_bps. Any other as 'morphling traces import' reads it.",
+        description="As 'morphling traces import' reads it. csv without any option: time_s,down_bps,up_bps as shipped.",
     )
     up: Text | None = Field(None, description="The uplink as a rate, where the format has none.")
     up_file: Text | None = Field(None, description="File of the same format whose rates are the uplink.")
     up_ratio: Annotated[float, Field(gt=0)] | None = Field(None, description="The uplink as a share of the downlink.")
     pick: Text | None = Field(None, description="Name of one trace, where the file holds several.")
+    time_column: Text | None = Field(None, description="csv: name of the column of times.")
+    time_unit: Literal["s", "ms", "us"] | None = Field(None, description="csv: unit of the times.")
+    down_column: Text | None = Field(None, description="csv: name of the column of rates towards the device.")
+    down_unit: Text | None = Field(None, description="csv: unit of that column, such as kbit/s.")
+    up_column: Text | None = Field(None, description="csv: name of the column of rates from the device.")
+    up_unit: Text | None = Field(None, description="csv: unit of that column.")
+    separator: Literal["comma", "semicolon", "tab"] | None = Field(None, description="What separates the columns.")
+    decimal_comma: StrictBool = Field(False, description="Whether numbers are written with a decimal comma.")
+    clock: Literal["seconds", "milliseconds", "epoch-s", "epoch-ms"] | None = Field(
+        None, description="What kind of clock the times are from, where it looks like another."
+    )
+    missing: Literal["hold", "pause"] = Field("hold", description="What a missing reading means.")
+    gaps: Literal["hold", "pause"] = Field("hold", description="What a hole in time means.")
+    strict: StrictBool = Field(False, description="Refuse what would be dropped or repaired.")
 
     def options(self) -> dict[str, Any]:
         """What is stated beside path and format."""
-        stated = {"up": self.up, "up_file": self.up_file, "up_ratio": self.up_ratio, "pick": self.pick}
-        return {key: value for key, value in stated.items() if value is not None}
+        fields = type(self).model_fields
+        return {
+            name: getattr(self, name)
+            for name in fields
+            if name not in {"path", "format", "strict"} and getattr(self, name) != fields[name].default
+        }
 
-    @model_validator(mode="after")
-    def _own_format_has_both(self) -> Self:
-        if self.format == "csv" and self.options():
-            raise wrong(f"a trace in columns of its own has both directions; leave out {', '.join(self.options())}")
-        return self
+    @property
+    def shipped_form(self) -> bool:
+        """Whether the file has the columns of the shipped traces, and is not imported."""
+        return self.format == "csv" and not self.options()
 
 
 class Tcp(Record):

@@ -184,3 +184,28 @@ def test_a_limit_that_passes_while_rows_are_on_shared_links_is_named():
 def test_more_cells_than_fit_are_refused():
     with pytest.raises(ScenarioError, match=r":5:3: cells: 20,000,002 cells are more than the 10,000,000"):
         load_scenario(SCENARIO.replace("name: lte, count: 3", "name: lte, count: 20000000"))
+
+
+def test_a_foreign_csv_is_imported_where_its_columns_are_named(tmp_path):
+    (tmp_path / "t.csv").write_text("zeit;ab;auf\n0;8000;2000\n1;-;1000\n2;16000;4000\n")
+    text = """\
+name: foreign
+workload: {model: opt-125m, batch_size: 1, sequence_length: 16}
+fleet:
+  - profile: snapdragon-8-gen-3
+    link:
+      trace: {path: t.csv, separator: semicolon, time_column: zeit, time_unit: s, down_column: ab, down_unit: kbit/s,
+              up_column: auf, up_unit: kbit/s}
+strategy: {name: cleave}
+"""
+    loaded = load_scenario(text, folder=tmp_path)
+    trace = loaded.trace(loaded.scenario.fleet[0].link)
+    assert trace.down_bps.tolist() == [8_000_000, 8_000_000, 16_000_000]
+    assert trace.up_bps.tolist() == [2_000_000, 1_000_000, 4_000_000]
+    assert "trace t.csv: repaired: 1 x missing reading of ab (first: t.csv:3)" in loaded.remarks
+    again = load_scenario(loaded.resolved_yaml())
+    assert again.trace(again.scenario.fleet[0].link).down_bps.tolist() == trace.down_bps.tolist()
+    with pytest.raises(ScenarioError, match=r"t\.csv:3: missing reading of ab \(strict"):
+        load_scenario(text, ["fleet.0.link.trace.strict=true"], folder=tmp_path)
+    with pytest.raises(ScenarioError, match="fleet.0.link.trace"):
+        load_scenario(text.replace("down_column: ab", "down_column: nein"), folder=tmp_path)
