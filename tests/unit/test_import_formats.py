@@ -280,7 +280,7 @@ def test_a_scenario_names_a_foreign_trace(tmp_path: Path) -> None:
     assert str(tmp_path / "a.log") in loaded.inputs
     for bad, message in (
         ({"path": "a.log", "format": "pensieve"}, "give the uplink"),
-        ({"path": "a.log", "up": "1 Mbit/s"}, "has both directions; leave out up"),
+        ({"path": "a.log", "up": "1 Mbit/s"}, "name the time column"),
         ({"path": "no.log", "format": "pensieve", "up": "1 Mbit/s"}, "cannot be read: No such file"),
         ({"path": "a.log", "format": "pensief"}, "pensieve"),
     ):

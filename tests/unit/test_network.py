@@ -207,5 +207,5 @@ strategy: {name: cleave}
     assert again.trace(again.scenario.fleet[0].link).down_bps.tolist() == trace.down_bps.tolist()
     with pytest.raises(ScenarioError, match=r"t\.csv:3: missing reading of ab \(strict"):
         load_scenario(text, ["fleet.0.link.trace.strict=true"], folder=tmp_path)
-    with pytest.raises(ScenarioError, match="fleet.0.link.trace"):
+    with pytest.raises(ScenarioError, match=r"fleet\.0\.link\.trace"):
         load_scenario(text.replace("down_column: ab", "down_column: nein"), folder=tmp_path)
