@@ -57,6 +57,7 @@ def network_arrays(links: Links, coordinator: Coordinator) -> Net:
         far=np.full(-(-len(near) // 64), 9e18),
         dirty=np.zeros((longest, 2), np.int64),
         listed=np.zeros((longest, 3), np.int64),
+        binding=np.full((len(flow), 5), -1, np.int64),
         tcp=tcp,
         loss=loss,
     )

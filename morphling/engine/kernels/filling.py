@@ -73,13 +73,18 @@ def reach(w, stamp):
     i = 0
     while i < n:
         f = w.listed[i, 0]
+        at = 0
         for j in range(4):
             r = w.flow[f, PATH + j]
-            if r >= 0 and w.link[r, SEEN_LINK] != stamp and w.link[r, TIGHT]:
-                w.link[r, SEEN_LINK] = stamp
-                w.listed[links, 1] = r
-                links += 1
-                n = reach_flows(w, r, n, stamp)
+            if r >= 0 and w.link[r, TIGHT]:
+                w.binding[f, at] = r
+                at += 1
+                if w.link[r, SEEN_LINK] != stamp:
+                    w.link[r, SEEN_LINK] = stamp
+                    w.listed[links, 1] = r
+                    links += 1
+                    n = reach_flows(w, r, n, stamp)
+        w.binding[f, at] = -1
         i += 1
     return n, links
 
@@ -87,12 +92,14 @@ def reach(w, stamp):
 def fix(w, f, rate):
     """A flow gets its rate; the resources on its path have less left, for fewer."""
     w.real[f, SHARE] = rate
-    for j in range(4):
-        r = w.flow[f, PATH + j]
-        if r >= 0 and w.link[r, TIGHT]:
-            w.spare[r, REMAINS] -= rate
-            w.link[r, HUNGRY] -= 1
-            w.link[r, HELD_BACK] = 1
+    j = 0
+    r = w.binding[f, 0]
+    while r >= 0:
+        w.spare[r, REMAINS] -= rate
+        w.link[r, HUNGRY] -= 1
+        w.link[r, HELD_BACK] = 1
+        j += 1
+        r = w.binding[f, j]
 
 
 def net_fill(w):
@@ -121,17 +128,23 @@ def net_fill(w):
         for i in range(hungry):
             f = w.listed[i, 2]
             level = 9e18
-            for j in range(4):
-                r = w.flow[f, PATH + j]
-                if r >= 0 and w.link[r, TIGHT] and w.spare[r, LEVEL] < level:
+            j = 0
+            r = w.binding[f, 0]
+            while r >= 0:
+                if w.spare[r, LEVEL] < level:
                     level = w.spare[r, LEVEL]
+                j += 1
+                r = w.binding[f, j]
             if w.flow[f, BOUND] <= level:
                 fix(w, f, float(w.flow[f, BOUND]))
                 continue
-            for j in range(4):
-                r = w.flow[f, PATH + j]
-                if r >= 0 and w.link[r, TIGHT] and w.spare[r, LEVEL] > level:
+            j = 0
+            r = w.binding[f, 0]
+            while r >= 0:
+                if w.spare[r, LEVEL] > level:
                     w.link[r, HELD_BACK] = 1
+                j += 1
+                r = w.binding[f, j]
             w.real[f, SHARE] = level
             w.listed[left, 2] = f
             left += 1
@@ -140,16 +153,21 @@ def net_fill(w):
             f = w.listed[i, 2]
             level = w.real[f, SHARE]
             free = False
-            for j in range(4):
-                r = w.flow[f, PATH + j]
-                if r >= 0 and w.link[r, TIGHT] and w.spare[r, LEVEL] == level and w.link[r, HELD_BACK] == 0:
+            j = 0
+            r = w.binding[f, 0]
+            while r >= 0:
+                if w.spare[r, LEVEL] == level and w.link[r, HELD_BACK] == 0:
                     free = True
+                j += 1
+                r = w.binding[f, j]
             if free:
-                for j in range(4):
-                    r = w.flow[f, PATH + j]
-                    if r >= 0 and w.link[r, TIGHT]:
-                        w.spare[r, REMAINS] -= level
-                        w.link[r, HUNGRY] -= 1
+                j = 0
+                r = w.binding[f, 0]
+                while r >= 0:
+                    w.spare[r, REMAINS] -= level
+                    w.link[r, HUNGRY] -= 1
+                    j += 1
+                    r = w.binding[f, j]
             else:
                 w.listed[hungry, 2] = f
                 hungry += 1

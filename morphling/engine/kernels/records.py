@@ -120,6 +120,7 @@ class Net(NamedTuple):
     far: Any  # float64[·]: first end of 64 times 64 flows
     dirty: Any  # int64[·, 2]: resources, flows
     listed: Any  # int64[·, 3]: flows, resources, flows without a rate
+    binding: Any  # int64[2 D, 5]: the resources that bind each listed flow, ended by -1
     tcp: Any  # int64[D, 2]: segment (millibits; 0 = no TCP), segments of the initial window
     loss: Any  # float64[D]
 
