@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import simpy
 
+from morphling.engine.battery import Batteries
 from morphling.engine.checks import check_rows
 from morphling.engine.closed_lane import ClosedLane, Trouble
 from morphling.engine.event_lane import EventLane
@@ -96,19 +97,19 @@ class Engine:
         self.checked: dict[int, TaskTable] = {}
         self.iteration_ends: list[int] = []
         self.churn: list[tuple[int, int, bool]] = []
-        self.timers = 0
-        self.serial = 0
+        self.timers = self.serial = 0
         self.rows_settled = 0
-        self.standing = 0
-        self.alone = 0
+        self.standing = self.alone = 0
         self.end_reason: str | None = None
         if compiled is None and fleet.size >= LARGE_FLEET:
             compiled = True
         shares = nic_can_bind(fleet.links, fleet.coordinator)
         network = strategy.uses_peers or fleet.links.cells is not None or fleet.links.tcp is not None
-        needs_events = network or any(shares) or bool(fleet.links.half_duplex.any())
+        self.battery = None if fleet.battery is None else Batteries(self, fleet.battery)
+        needs_events = network or any(shares) or bool(fleet.links.half_duplex.any()) or self.battery is not None
         if lane == "closed" and needs_events:
-            raise EngineError("the closed lane cannot serve links that share a capacity or a channel")
+            what = "links that share a capacity or a channel" if self.battery is None else "batteries"
+            raise EngineError(f"the closed lane cannot serve {what}")
         self.lane: ClosedLane | EventLane
         arrays = link_arrays(fleet.links)
         self.heat = heat_arrays(fleet) if heat and fleet.thermal is not None and fleet.thermal.slows.any() else None
@@ -173,6 +174,7 @@ class Engine:
             churn=(churn[:, 0].copy(), churn[:, 1].astype(np.int32), churn[:, 2].astype(bool)),
             events_sha256=events_sha256(self.records),
             heat=None if self.heat is None else heat_record(self.heat, self.fleet),
+            battery=None if self.battery is None else self.battery.record(),
         )
 
     def no_more(self) -> EngineError:
@@ -236,6 +238,8 @@ class Engine:
             notice = Notice(self.now_ns, np.zeros(0, np.int64), None, last=True)
             self.at(self.now_ns, running.serial, self.tell, running, notice, running.version)
             return
+        if self.battery is not None:
+            self.battery.sent(running)
         trouble = self.lane.submit(running)
         if trouble is not None:
             raise never_finishes(self, trouble)
@@ -286,6 +290,8 @@ class Engine:
             return
         if isinstance(self.lane, ClosedLane):
             self.lane.close(running)
+        if self.battery is not None:
+            self.battery.settled(running)
         self.record(running)
         self.view.observe(running)
         self.rows_settled += len(running.tasks)
@@ -392,6 +398,8 @@ class Engine:
         here = (a.start_ns <= 0) & (a.end_ns > 0)
         self.online[device[here]] = True
         off[device[here]] = a.end_ns[here]
+        if self.battery is not None:
+            self.battery.start(off)
         everyone = np.arange(a.size)
         self.lane.leave(everyone[~self.online], 0)
         self.lane.join(everyone[self.online], 0, off[self.online])
@@ -414,7 +422,14 @@ class Engine:
     def change(self, start: int, stop: int) -> None:
         """Devices leave and join now."""
         who, until = self.agenda[1][start:stop], self.agenda[2][start:stop]
-        left, joined = who[until < 0], who[until >= 0]
+        left, joined, until = who[until < 0], who[until >= 0], until[until >= 0]
+        if self.battery is not None:
+            left, joined, until = self.battery.sessions(left, joined, until)
+        self.move(left, joined, until)
+        self.turn(stop)
+
+    def move(self, left: IntArray, joined: IntArray, until: IntArray) -> None:
+        """Devices leave now, and others come, for as long as ``until`` says."""
         now, self.alone = self.now_ns, 0
         if len(left):
             self.online[left] = False
@@ -422,10 +437,9 @@ class Engine:
             self.churn.extend((now, int(d), False) for d in left)
         if len(joined):
             self.online[joined] = True
-            self.lane.join(joined, now, until[until >= 0])
+            self.lane.join(joined, now, until)
             self.churn.extend((now, int(d), True) for d in joined)
         self.at(now, HOOKS, self.announce, left, joined)
-        self.turn(stop)
 
     def announce(self, left: IntArray, joined: IntArray) -> None:
         """Tell the strategy who left and who joined."""

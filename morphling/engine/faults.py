@@ -105,8 +105,9 @@ def _link(engine: Engine, device: int) -> str:
 
 def _who_is_here(engine: Engine) -> str:
     online, size = int(engine.online.sum()), engine.fleet.size
+    empty = "" if engine.battery is None else engine.battery.words()
     if online:
-        return f"{online} of {size} devices are online"
+        return f"{online} of {size} devices are online{empty}"
     left = max((time for time, _, here in engine.churn if not here), default=None)
     since = "no device has come online" if left is None else f"the last device online left at {_seconds(left)}"
     coming = _next_join(engine)
@@ -117,7 +118,7 @@ def _who_is_here(engine: Engine) -> str:
         back += f", the next only at {_seconds(coming)}" if coming < FAR_NS else ""
     else:
         back = "none ever returns"
-    return f"{since} and {back}{_lost_at(engine, left)}"
+    return f"{since} and {back}{empty}{_lost_at(engine, left)}"
 
 
 def _lost_at(engine: Engine, left: int | None) -> str:
@@ -132,6 +133,8 @@ def _lost_at(engine: Engine, left: int | None) -> str:
 
 def _next_join(engine: Engine) -> int:
     """When the next device comes; ``FAR_NS`` if none does."""
+    if engine.battery is not None:
+        return engine.battery.next_join()
     time, _, until = engine.agenda
     later = time[(until >= 0) & (time > engine.now_ns)]
     return int(later[0]) if len(later) else FAR_NS

@@ -6,6 +6,7 @@ Plain numpy records without behaviour over time; how they come out of YAML is th
 from __future__ import annotations
 
 from morphling.fleet.availability import Availability
+from morphling.fleet.battery import Battery
 from morphling.fleet.fleet import Coordinator, Fleet
 from morphling.fleet.gemm import GemmFit, GemmParameters, GemmSamples
 from morphling.fleet.links import Links, LinkTrace, PastEnd, Tcp
@@ -13,6 +14,7 @@ from morphling.fleet.thermal import Thermal
 
 __all__ = [
     "Availability",
+    "Battery",
     "Coordinator",
     "Fleet",
     "GemmFit",

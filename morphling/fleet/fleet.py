@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from morphling.fleet.availability import Availability
+from morphling.fleet.battery import Battery
 from morphling.fleet.gemm import GemmFit
 from morphling.fleet.links import Links
 from morphling.fleet.thermal import Thermal
@@ -56,6 +57,7 @@ class Fleet:
     radio_up_j, radio_down_j : float64[N]   energy of sending and of receiving one bit, J; NaN where not stated; None =
         of no device
     thermal : constants of devices that warm and slow; None = none does
+    battery : batteries of devices that are not plugged in; None = all are
     gemm_fits : a fitted GEMM latency model for each dtype, by ``group``; empty where no profile has any
     """
 
@@ -75,6 +77,7 @@ class Fleet:
     radio_up_j: FloatArray | None = None
     radio_down_j: FloatArray | None = None
     thermal: Thermal | None = None
+    battery: Battery | None = None
     gemm_fits: tuple[Mapping[DType, GemmFit], ...] = ()
 
     @property

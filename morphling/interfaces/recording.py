@@ -19,6 +19,7 @@ from morphling.types import BoolArray, FloatArray, Int32Array, IntArray
 
 __all__ = [
     "TASK_DTYPES",
+    "BatteryRecord",
     "Churn",
     "DispatchRecord",
     "HeatRecord",
@@ -138,6 +139,24 @@ class HeatRecord:
 
 
 @dataclass(frozen=True, eq=False)
+class BatteryRecord:
+    """What batteries did, of a run in which some devices have one; the floats are NaN of devices that are plugged in.
+
+    capacity_j : float64[N]    energy of the full battery, J
+    final_j : float64[N]       charge when the run ended, J
+    lowest_j : float64[N]      lowest charge that was noticed, J
+    departures : int64[N]      how often each left because its battery was at its reserve
+    online_ns : int64[N]       how long each device was online, those without a battery among them
+    """
+
+    capacity_j: FloatArray
+    final_j: FloatArray
+    lowest_j: FloatArray
+    departures: IntArray
+    online_ns: IntArray
+
+
+@dataclass(frozen=True, eq=False)
 class Recording:
     """A finished run.
 
@@ -147,6 +166,7 @@ class Recording:
     churn : joins and leaves that happened
     events_sha256 : `events_sha256` of ``dispatches``
     heat : what heat did; None where no device warms
+    battery : what batteries did; None where every device is plugged in
     """
 
     dispatches: list[DispatchRecord]
@@ -155,6 +175,7 @@ class Recording:
     events_sha256: str
     churn: Churn = field(default_factory=_no_churn)
     heat: HeatRecord | None = None
+    battery: BatteryRecord | None = None
 
 
 def static_sha256(tasks: TaskColumns) -> bytes:

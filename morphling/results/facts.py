@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from morphling.fleet import Fleet
+from morphling.interfaces.recording import BatteryRecord
 from morphling.types import BoolArray, FloatArray, Int32Array, IntArray
 
 __all__ = ["DeviceFacts"]
@@ -19,7 +20,7 @@ class DeviceFacts:
     ``names`` list of N; ``profile``, ``group`` as in `morphling.fleet.Fleet`; ``memory_bytes`` int64[N]; ``idle_w``,
     ``max_w`` float64[N], W, and ``radio_up_j``, ``radio_down_j`` float64[N], J/bit, NaN where not stated; ``trip_c``
     float64[N], degC, from which case temperature the clock falls, NaN of devices without heat; ``online_ns`` int64[N],
-    how long each was here before the run ended.
+    how long each was here before the run ended; ``battery``, what batteries did, None where every device is plugged in.
     """
 
     names: list[str]
@@ -33,6 +34,7 @@ class DeviceFacts:
     radio_down_j: FloatArray
     trip_c: FloatArray
     online_ns: IntArray
+    battery: BatteryRecord | None = None
 
     @property
     def size(self) -> int:
@@ -40,8 +42,10 @@ class DeviceFacts:
         return len(self.memory_bytes)
 
     @classmethod
-    def of(cls, fleet: Fleet, end_ns: int) -> DeviceFacts:
-        """The facts of a fleet in a run that ended at ``end_ns``."""
+    def of(cls, fleet: Fleet, end_ns: int, battery: BatteryRecord | None = None) -> DeviceFacts:
+        """The facts of a fleet in a run that ended at ``end_ns``; of one with batteries, with what these did in it."""
+        if fleet.battery is not None and battery is None:
+            raise ValueError("when devices with batteries were online is not known from their fleet alone")
         here = fleet.availability
         inside = np.minimum(here.end_ns, end_ns) - np.minimum(here.start_ns, end_ns)
         total = np.concatenate([np.zeros(1, np.int64), np.cumsum(inside)])
@@ -57,7 +61,8 @@ class DeviceFacts:
             radio_up_j=silent if fleet.radio_up_j is None else fleet.radio_up_j,
             radio_down_j=silent if fleet.radio_down_j is None else fleet.radio_down_j,
             trip_c=silent if fleet.thermal is None else fleet.thermal.trip_c,
-            online_ns=total[here.ptr[1:]] - total[here.ptr[:-1]],
+            online_ns=total[here.ptr[1:]] - total[here.ptr[:-1]] if battery is None else battery.online_ns,
+            battery=battery,
         )
 
     def count(self, which: BoolArray) -> str:

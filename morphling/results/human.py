@@ -39,6 +39,8 @@ METRIC_UNITS: dict[str, str] = {
     "paused_s": "s",
     "pauses": "",
     "first_pause_s": "s",
+    "battery_departures": "",
+    "lowest_battery_share": "1",
     "recovery_detection_s": "s",
     "recovery_planning_s": "s",
     "recovery_waiting_s": "s",

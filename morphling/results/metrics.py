@@ -11,6 +11,7 @@ import numpy as np
 from morphling.fleet import Fleet
 from morphling.interfaces.recording import Recording
 from morphling.results.accounting import Account, account
+from morphling.results.battery import battery_metrics
 from morphling.results.energy import Energy, energy, energy_metrics
 from morphling.results.facts import DeviceFacts
 from morphling.results.heat import check_heat, heat_metrics
@@ -39,7 +40,7 @@ def metrics(
     recording: Recording, fleet: Fleet | DeviceFacts, wall_time_s: float | None = None, report: object = None
 ) -> dict[str, Any]:
     """All metrics of a run as plain JSON values; the rest is passed on.  See `measure`."""
-    facts = DeviceFacts.of(fleet, recording.end_ns) if isinstance(fleet, Fleet) else fleet
+    facts = DeviceFacts.of(fleet, recording.end_ns, recording.battery) if isinstance(fleet, Fleet) else fleet
     return measure(recording, facts, wall_time_s, report).metrics
 
 
@@ -80,6 +81,7 @@ def measure(
         "lost_rows": int(sums.device["lost_rows"].sum()),
         **recovery(recording, sums, report.get("recoveries") if isinstance(report, Mapping) else None, why),
         **pauses(recording, facts.online_ns, why),
+        **battery_metrics(facts.battery, why),
         "phases": phases(recording, sums),
         "wall_time_s": wall_time_s,
         "events_sha256": recording.events_sha256,

@@ -124,8 +124,8 @@ class Results:
         """The summary as a `rich` table with units that people read.
 
         Left out is what repeats another line or says that nothing happened: the extremes of a single iteration, losses
-        and recovery where no row was lost, heat where no device warms, pauses where there was none, the coordinator's
-        memory where its rows do not tell.
+        and recovery where no row was lost, heat where no device warms, pauses where there was none, batteries where no
+        device has one, the coordinator's memory where its rows do not tell.
         """
         from rich.table import Table  # noqa: PLC0415 - scripts that print nothing need no rich
 
@@ -140,6 +140,8 @@ class Results:
             quiet.add("throttled_s")
         if not self.metrics.get("pauses"):
             quiet |= {"paused_s", "pauses", "first_pause_s"}
+        if self.metrics.get("battery_departures") is None:
+            quiet |= {"battery_departures", "lowest_battery_share"}
         if not self.metrics.get("coordinator_peak_memory_bytes"):
             quiet.add("coordinator_peak_memory_bytes")
         table = Table(title=self.folder.name, title_justify="left", caption_justify="left")

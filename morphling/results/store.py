@@ -20,6 +20,7 @@ from morphling.errors import InputError
 from morphling.interfaces.events import TASK_COLUMNS, TIME_COLUMNS
 from morphling.interfaces.recording import TASK_DTYPES, DispatchRecord, HeatRecord, Recording, static_sha256
 from morphling.results.accounting import blocks, gather
+from morphling.results.battery import BATTERY_COLUMNS, battery_columns, battery_record
 from morphling.results.facts import DeviceFacts
 from morphling.results.heat import CURVE_COLUMNS, heat_columns
 from morphling.results.metrics import Measured
@@ -203,6 +204,7 @@ def devices_table(facts: DeviceFacts, measured: Measured, recording: Recording) 
             "trip_c": facts.trip_c,
             **heat_columns(recording.heat, size),
             "online_ns": facts.online_ns,
+            **battery_columns(facts.battery),
         }
     )
 
@@ -233,6 +235,7 @@ def read_facts(folder: Path) -> DeviceFacts:
     """The fleet's facts from ``devices.parquet``."""
     table = read_table(folder, DEVICES_FILE)
     profile = table["profile"].combine_chunks()
+    kept = (*BATTERY_COLUMNS, "online_ns")
     return DeviceFacts(
         names=table["name"].to_pylist(),
         profile_names=tuple(profile.dictionary.to_pylist()) if len(table) else (),
@@ -245,6 +248,7 @@ def read_facts(folder: Path) -> DeviceFacts:
         radio_down_j=_stated(table, "radio_down_j_per_bit"),
         trip_c=_stated(table, "trip_c"),
         online_ns=_numpy(table["online_ns"]),
+        battery=battery_record({name: _numpy(table[name]) for name in table.column_names if name in kept}),
     )
 
 

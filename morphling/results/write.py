@@ -153,7 +153,7 @@ def _draw(draw: Callable[[Path], object] | None, folder: Path) -> Exception | No
 def _fill(
     folder: Path, recording: Recording, fleet: Fleet, manifest: Mapping[str, Any], scenario_yaml: str
 ) -> dict[str, Any]:
-    facts = DeviceFacts.of(fleet, recording.end_ns)
+    facts = DeviceFacts.of(fleet, recording.end_ns, recording.battery)
     measured = measure(recording, facts, manifest.get("wall_time_s"), manifest.get("strategy"))
     (folder / "scenario.yaml").write_text(scenario_yaml, encoding="utf-8")
     write_events(folder / EVENTS_FILE, recording.dispatches)

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from morphling.errors import InputError, ScenarioError, WorkloadError
-from morphling.fleet import Coordinator, Fleet, GemmFit, Thermal
+from morphling.fleet import Battery, Coordinator, Fleet, GemmFit, Thermal
 from morphling.interfaces.executor import Executor
 from morphling.interfaces.strategy import Strategy
 from morphling.run.links import Draws, fleet_links
 from morphling.run.plugin_files import class_in_file, line_raised
 from morphling.run.plugins import find_plugin, unfit
 from morphling.scenario import (
+    BatteryNumbers,
     InlineProfile,
     LoadedScenario,
     ProfileRecord,
@@ -202,6 +203,7 @@ class _Columns:
         self.radio_up = np.full(size, np.nan)
         self.radio_down = np.full(size, np.nan)
         self.thermal = Thermal.none(size)
+        self.battery = Battery.none(size)
 
     def name(self, name: str) -> int:
         if name not in self.names:
@@ -236,6 +238,7 @@ def _fleet(loaded: LoadedScenario) -> Fleet:
         radio_up_j=columns.radio_up,
         radio_down_j=columns.radio_down,
         thermal=columns.thermal,
+        battery=columns.battery if columns.battery.has.any() else None,
     )
 
 
@@ -266,6 +269,15 @@ def _heat(c: _Columns, span: slice, profile: ProfileRecord) -> None:
         c.thermal.clock_steps[span] = t.clock_steps.value
 
 
+def _battery(c: _Columns, span: slice, battery: BatteryNumbers) -> None:
+    """Battery of a group; shares become joules."""
+    c.battery.capacity_j[span] = battery.capacity_j
+    c.battery.reserve_j[span] = battery.reserve * battery.capacity_j
+    c.battery.charger_w[span] = battery.charger_w
+    c.battery.resume_j[span] = battery.resume * battery.capacity_j
+    c.battery.initial_j[span] = battery.initial * battery.capacity_j
+
+
 def _fits(profile: ProfileRecord | InlineProfile) -> dict[DType, GemmFit]:
     """Fitted latency models of a profile; one described in the scenario has none."""
     model = profile.gemm_model if isinstance(profile, ProfileRecord) else None
@@ -274,6 +286,8 @@ def _fits(profile: ProfileRecord | InlineProfile) -> dict[DType, GemmFit]:
 
 def _profile(c: _Columns, span: slice, profile: ProfileRecord | InlineProfile, draw: Draws) -> None:
     c.profile[span] = c.name(profile.name)
+    if profile.battery is not None:
+        _battery(c, span, profile.battery.numbers)
     if isinstance(profile, ProfileRecord):
         c.peak[span] = Fleet.per_dtype(profile.peak_flops)
         c.efficiency[span] = Fleet.per_dtype(profile.achieved_share)

@@ -14,6 +14,7 @@ from typing import Any
 from morphling.engine import Engine
 from morphling.errors import InputError, RunError
 from morphling.results import Results, check_room, new_run_folder, write_run
+from morphling.results.battery import battery_notes
 from morphling.run.build import Built, build, complete
 from morphling.scenario import LoadedScenario, PopulationLink, TraceLink, load_scenario
 
@@ -75,7 +76,7 @@ def run(
         "command": ["morphling", *sys.argv[1:]] if Path(sys.argv[0]).name == "morphling" else None,
         "inputs_sha256": dict(loaded.inputs),
         "executor": built.executor.describe(),
-        "notes": _notes(loaded, built),
+        "notes": _notes(loaded, built) + battery_notes(recording.battery, built.fleet),
         "wall_time_s": wall_s,
     }
     folder = new_run_folder(Path(base), loaded.scenario.name, when) if out is None else Path(out)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from morphling.scenario.availability_alone import AvailabilitySource, availability_source
 from morphling.scenario.config import ConfigField, completed, config_fields, configured
 from morphling.scenario.data import data_folder, shipped_names
+from morphling.scenario.heat import BatteryNumbers
 from morphling.scenario.jsonschema import json_schema
 from morphling.scenario.load import LoadedScenario, load_scenario, resolved, resolved_yaml
 from morphling.scenario.network_schema import (
@@ -36,6 +37,7 @@ from morphling.scenario.traces import list_traces, load_trace
 
 __all__ = [
     "AvailabilitySource",
+    "BatteryNumbers",
     "CellChoice",
     "ConfigField",
     "ConstantLink",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, NamedTuple, Self, TypeAlias
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from morphling.scenario.quantities import (
+    Cap,
     Duration,
     Energy,
     EnergyPerBit,
@@ -19,7 +20,7 @@ from morphling.scenario.quantities import (
 )
 from morphling.scenario.sourced import Sourced
 
-__all__ = ["Battery", "SourcedPower", "Thermal"]
+__all__ = ["Battery", "BatteryNumbers", "InlineBattery", "SourcedPower", "Thermal"]
 
 _Above0To1: TypeAlias = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
 _Below1: TypeAlias = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
@@ -41,11 +42,87 @@ class SourcedPower(Record):
         return self
 
 
+RESUME = 0.5
+"""Share of the capacity from which a device comes back where nothing else is said."""
+
+
+class BatteryNumbers(NamedTuple):
+    """A battery in base units: capacity in J, charger in W (0 = none), the others as shares of the capacity."""
+
+    capacity_j: float
+    reserve: float
+    charger_w: float
+    resume: float
+    initial: float
+
+    def checked(self, resume: float | None) -> Self:
+        """The same; a fault where a device could never be there.  ``resume`` : as given, None if left out."""
+        if self.charger_w == 0 and resume is not None:
+            raise wrong("resume is given without charger: a device that left would never be charged")
+        if self.charger_w > 0 and self.resume <= self.reserve:
+            said = f"resume, {self.resume:g}" + (" if left out" if resume is None else "")
+            raise wrong(f"{said}, is not above the reserve of {self.reserve:g}: a device would come back only to leave")
+        if self.charger_w == 0 and self.initial <= self.reserve:
+            raise wrong(
+                f"initial, {self.initial:g}, is not above the reserve of {self.reserve:g}, and there is no charger: "
+                "the device would never be there"
+            )
+        return self
+
+
 class Battery(Record):
     """What a device without a plug can spend."""
 
     capacity: Sourced[Energy] = Field(description="Energy of the full battery, J.")
-    reserve: Sourced[_Below1] = Field(description="Share of it that training leaves, in [0, 1).")
+    reserve: Sourced[_Below1] = Field(description="Share of it at which the device leaves, in [0, 1).")
+    charger: Sourced[Cap] | None = Field(
+        None, description="Power of charging while the device is away, W. Left out: it is never charged."
+    )
+    resume: Sourced[_Above0To1] | None = Field(
+        None, description="Share from which a device that left for its battery comes back. Left out: 0.5."
+    )
+    initial: Sourced[_Above0To1] | None = Field(None, description="Share at time 0, in (0, 1]. Left out: 1.")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        self.numbers.checked(None if self.resume is None else self.resume.value)
+        return self
+
+    @property
+    def numbers(self) -> BatteryNumbers:
+        """In base units, with what was left out."""
+        return BatteryNumbers(
+            self.capacity.value,
+            self.reserve.value,
+            0.0 if self.charger is None else self.charger.value,
+            RESUME if self.resume is None else self.resume.value,
+            1.0 if self.initial is None else self.initial.value,
+        )
+
+
+class InlineBattery(Record):
+    """Battery of a device described in the scenario itself."""
+
+    capacity: Energy = Field(description="Energy of the full battery, J.")
+    reserve: _Below1 = Field(description="Share of it at which the device leaves, in [0, 1).")
+    charger: Cap | None = Field(
+        None, description="Power of charging while the device is away, W. Left out: it is never charged."
+    )
+    resume: _Above0To1 | None = Field(
+        None, description="Share from which a device that left for its battery comes back. Left out: 0.5."
+    )
+    initial: _Above0To1 = Field(1.0, description="Share at time 0, in (0, 1].")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        self.numbers.checked(self.resume)
+        return self
+
+    @property
+    def numbers(self) -> BatteryNumbers:
+        """In base units, with what was left out."""
+        resume = RESUME if self.resume is None else self.resume
+        return BatteryNumbers(self.capacity, self.reserve, self.charger or 0.0, resume, self.initial)
 
 
 class Thermal(Record):

@@ -99,6 +99,13 @@ class ProfileRecord(Record):
                     )
         return model
 
+    @field_validator("battery")
+    @classmethod
+    def _drains(cls, battery: Battery | None, info: ValidationInfo) -> Battery | None:
+        if battery is not None and info.data.get("power", battery) is None:
+            raise wrong("a battery needs power: {idle, max}, or nothing would drain it")
+        return battery
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if set(self.compute) != set(self.efficiency):

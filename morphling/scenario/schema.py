@@ -17,10 +17,13 @@ from pydantic import (
     StrictInt,
     StrictStr,
     Tag,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 
 from morphling.scenario.availability_schema import Behaviour, Fit, Renewing, SpotCounts, availability_model
+from morphling.scenario.heat import InlineBattery
 from morphling.scenario.network_schema import (
     Behind,
     Cells,
@@ -139,6 +142,14 @@ class InlineProfile(Record):
     ] = Field(1.0, description="Achieved share of ``compute`` in (0, 1]; 1 means that compute is the achieved rate.")
     launch: Launch = Field(0.0, description="Fixed cost of one sub-task, s.")
     power: InlinePower | None = Field(None, description="Idle and full-load power, W. Left out: no energy is reported.")
+    battery: InlineBattery | None = Field(None, description="The battery. Left out: plugged in.")
+
+    @field_validator("battery")
+    @classmethod
+    def _drains(cls, battery: InlineBattery | None, info: ValidationInfo) -> InlineBattery | None:
+        if battery is not None and info.data.get("power", battery) is None:
+            raise wrong("a battery needs power: {idle, max}, or nothing would drain it")
+        return battery
 
     @model_validator(mode="after")
     def _same_dtypes(self) -> Self:
@@ -189,6 +200,8 @@ class Coordinator(Record):
             values = [*rates, self.profile.memory, self.profile.memory_bandwidth]
             if any(isinstance(v, Record) for v in values):
                 raise wrong("profile: the coordinator is one machine; give numbers, not distributions")
+            if self.profile.battery is not None:
+                raise wrong("profile: the coordinator is plugged in; leave battery out")
         return self
 
 

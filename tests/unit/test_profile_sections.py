@@ -13,6 +13,9 @@ BATTERY = """\
 battery:
   capacity: {value: 18.5 Wh, source: a meter reading, kind: measured}
   reserve: {value: 0.2, source: a choice of ours, kind: assumed}
+  charger: {value: 10 W, source: a choice of ours, kind: assumed}
+  resume: {value: 0.4, source: a choice of ours, kind: assumed}
+  initial: {value: 0.9, source: a choice of ours, kind: assumed}
 """
 
 
@@ -56,10 +59,48 @@ def test_a_battery():
     phone = parse_profile(PHONE + BATTERY, "p.yaml")
     assert phone.battery.capacity.value == 18.5 * 3600
     assert phone.battery.reserve.value == 0.2
+    assert phone.battery.numbers == (18.5 * 3600, 0.2, 10.0, 0.4, 0.9)
+    bare = parse_profile(PHONE + BATTERY[: BATTERY.index("  charger")], "p.yaml")
+    assert bare.battery.numbers == (18.5 * 3600, 0.2, 0.0, 0.5, 1.0)
     shown = {number.field: number.value for number in phone.numbers}
     assert shown["battery.capacity"] == "18.5 Wh"
     assert shown["thermal.ambient_to_case"] == "6 K/W"
     assert shown["power.radio_up"] == "130 nJ/bit"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"value: 0.4": "value: 0.2"},
+            "battery: resume, 0.2, is not above the reserve of 0.2: a device would come back",
+        ),
+        ({"  resume": "#", "value: 0.2": "value: 0.6"}, "battery: resume, 0.5 if left out, is not above the reserve"),
+        ({"  charger": "#"}, "battery: resume is given without charger: a device that left would never be charged"),
+        (
+            {"  charger": "#", "  resume": "#", "value: 0.9": "value: 0.1"},
+            "battery: initial, 0.1, is not above the reserve of 0.2, and there is no charger: the device would never",
+        ),
+    ],
+)
+def test_batteries_that_cannot_work(changes, message):
+    battery = BATTERY
+    for old, new in changes.items():
+        assert battery.count(old) == 1
+        battery = battery.replace(old, new)
+    with pytest.raises(ProfileError) as caught:
+        parse_profile(PHONE + battery, "p.yaml")
+    line = PHONE.count("\n") + 2  # of the section's first key
+    assert f"p.yaml:{line}:" in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_a_battery_needs_power():
+    start = PHONE.index("power:")
+    rest = PHONE[start:].split("\n", 1)[1].splitlines(keepends=True)
+    after = next(i for i, x in enumerate(rest) if x[:1] not in {" ", "#", "\n"})
+    with pytest.raises(ProfileError, match=r"a battery needs power: .idle, max., or nothing would drain it"):
+        parse_profile(PHONE[:start] + "".join(rest[after:]) + BATTERY, "p.yaml")
 
 
 def test_an_ambient_below_zero():
@@ -107,6 +148,15 @@ def test_an_ambient_below_zero():
         ("{value: 18.5 Wh", "{value: 5000", "battery.capacity.value: 5000: an energy needs a unit: 5000 Wh"),
         ("reserve: {value: 0.2", "reserve: {value: 1", "battery.reserve.value: must be below 1.0, found 1"),
         (", source: a meter reading", "", "battery.capacity: missing key 'source'"),
+        (
+            "charger: {value: 10 W",
+            "charger: {value: 0 W",
+            "battery.charger.value: '0 W': a power of zero is not allowed",
+        ),
+        ("charger: {value: 10 W", "charger: {value: 10 Wh", "battery.charger.value: '10 Wh' is an energy; a power is"),
+        ("{value: 0.4", "{value: 1.4", "battery.resume.value: must be at most 1.0, found 1.4"),
+        ("{value: 0.9", "{value: 0", "battery.initial.value: must be above 0.0, found 0"),
+        ("initial:", "inital:", "battery.inital: unknown key, did you mean 'initial'?"),
     ],
 )
 def test_wrong_sections_name_line_and_field(old, new, message):

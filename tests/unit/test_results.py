@@ -144,6 +144,7 @@ def test_metrics_by_hand(run):
         "first_pause_s": None,
         "not_available": {
             "first_pause_s": "there was no pause: a device was online all the time",
+            **dict.fromkeys(["battery_departures", "lowest_battery_share"], "no device has a battery"),
             **dict.fromkeys(
                 ["energy_radio_up_j", "energy_radio_down_j"],
                 "3 of 3 devices (profiles: board, phone) state no energy per bit of their radio; energy_j leaves it "
@@ -497,6 +498,6 @@ def test_numbers_for_people(folder):
     assert [phase_of(x) for x in ("forward/3", "backward:1", "a b", "")] == ["forward", "backward", "a", "unlabelled"]
     results = Results.open(folder)
     assert ("bytes_down", 2300, "B") in results.summary()
-    # this run lost rows and had two iterations, but no pause and no heat
-    assert results.table().row_count == len(results.summary()) - 3 - 4
+    # this run lost rows and had two iterations, but no pause, no heat and no battery
+    assert results.table().row_count == len(results.summary()) - 3 - 4 - 2
     assert "2.25 KiB" in results._repr_html_()

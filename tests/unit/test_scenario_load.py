@@ -19,6 +19,7 @@ from morphling.scenario.schema import ConstantLink, InlineProfile, TraceLink
 from morphling.types import FAR_NS
 
 PROFILE = "{compute: 5 TFLOP/s, memory: 4 GB}"
+DRAINED = "power: {idle: 1 W, max: 2 W}, battery: {capacity: 1 Wh, reserve: 0}"
 SMALL = f"""\
 name: small
 workload: {{model: opt-125m, batch_size: 8, sequence_length: 128}}
@@ -250,6 +251,12 @@ strategy: {{}}
         (
             "coordinator.profile.memory={uniform: [1 GB, 2 GB]}",
             "the coordinator is one machine; give numbers, not distributions",
+        ),
+        ("fleet.0.profile.battery={capacity: 10 Wh, reserve: 0.2}", "battery: a battery needs power: {idle, max}"),
+        ("fleet.0.profile.battery={capacity: 10, reserve: 0.2}", "10: an energy needs a unit: 10 Wh"),
+        (
+            f"coordinator.profile={PROFILE[:-1]}, {DRAINED}}}",
+            "profile: the coordinator is plugged in; leave battery out",
         ),
         ("coordinator.uplink=0 bit/s", "a rate of zero is not allowed here"),
         (
