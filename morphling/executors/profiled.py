@@ -151,7 +151,12 @@ class Profiled(Executor):
             "analytic_profiles": sorted({self._named(s) for s, of_slot in enumerate(self.fits) if not of_slot}),
             "rows": dict(self.counts),
             "extrapolated_share": self.counts["extrapolated"] / fitted if fitted else 0.0,
-            "not_modelled": ["heat", "strides and transposed operands of rows", "cold operands"],
+            "counted": "a table of rows that is dispatched again unchanged is timed, and counted, once",
+            "not_modelled": [
+                "what part of a fitted duration waits for memory: a lower clock stretches all of it",
+                "strides and transposed operands of rows",
+                "cold operands",
+            ],
         }
 
     def notes(self) -> tuple[str, ...]:

@@ -83,6 +83,7 @@ def calibrate(
         raise InputError(f"{work}: of an interrupted calibration; go on with --resume, or delete it")
     listed, remarks = scenario_shapes(shapes_of) if shapes_of else ([], [])
     arguments = ["--budget", f"{budget_s:g}", "--dtype", dtype, "--threads", str(threads), "--backend", backend]
+    folder.mkdir(exist_ok=True)
     with _listed(listed) as shapes:
         arguments += ["--shapes", str(shapes)] if listed else []
         _measure(arguments, work, budget_s, progress)

@@ -187,9 +187,11 @@ def _document(
 
 
 def check_free(folder: Path, name: str) -> None:
-    """``InputError`` if the folder is missing or the files of that profile are there already."""
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder")
+    """``InputError`` if the folder cannot be made or the files of that profile are there already."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; a folder is needed")
+    if not folder.absolute().parent.is_dir():
+        raise InputError(f"{folder.parent}: no such folder")
     if not name or any(c in name for c in "/\\\n") or name.startswith("."):
         raise InputError(f"--name {name!r}: a name of letters, digits, '.', '_' and '-' is needed")
     for path in (folder / f"{name}.yaml", folder / f"{name}-samples.csv"):
@@ -200,6 +202,7 @@ def check_free(folder: Path, name: str) -> None:
 def write_profile(profile: MeasuredProfile, folder: Path) -> list[Path]:
     """Write the profile, its samples and a drawing; all of them or nothing.  The files, in that order."""
     check_free(folder, profile.name)
+    folder.mkdir(exist_ok=True)
     shelter = Path(tempfile.mkdtemp(prefix=f".{profile.name}-", dir=folder))
     try:
         samples = shelter / f"{profile.name}-samples.csv"

@@ -131,7 +131,7 @@ def _fields(loc: Iterable[str | int], model: type[BaseModel]) -> list[str]:
         holders = [c for c in current if part in c.model_fields]
         if holders:  # else it is a key of a mapping, such as a dtype
             current = [m for c in holders for m in _models_in(c.model_fields[part].annotation)]
-    return sorted({name for m in current for name in m.model_fields})
+    return sorted({field.alias or name for m in current for name, field in m.model_fields.items()})
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

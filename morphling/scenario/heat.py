@@ -39,6 +39,8 @@ class SourcedPower(Record):
     def _ordered(self) -> Self:
         if self.max.value < self.idle.value:
             raise wrong("max is below idle")
+        if self.max.value == 0:
+            raise wrong("max is 0 W: a device that computes takes power; without 'power' no energy is reported")
         return self
 
 
@@ -141,7 +143,7 @@ class Thermal(Record):
     trip: Sourced[Temperature] = Field(description="Temperature of the case from which the clock falls, degC.")
     hysteresis: Sourced[Warming] = Field(description="How far below trip the case cools before the clock rises, K.")
     clock_floor: Sourced[_Above0To1] = Field(description="Lowest clock, as a share of the full one, in (0, 1].")
-    clock_steps: Sourced[Annotated[int, Field(strict=True, ge=1)]] | None = Field(
+    clock_steps: Sourced[Annotated[int, Field(strict=True, ge=1, le=1000)]] | None = Field(
         None, description="Steps between the full clock and the floor. Left out: any clock between."
     )
     power_exponent: Sourced[_Exponent] = Field(description="Power above static goes with this power of the clock.")
@@ -165,3 +167,22 @@ class Thermal(Record):
                 f"of {ambient.shown}"
             )
         return hysteresis
+
+    def fault_with(self, power: SourcedPower | None) -> str | None:
+        """Why this cannot be the heat of a device that takes ``power``; None if it can."""
+        if power is None:
+            return "heat follows from power: 'power' with idle and max is needed too"
+        idle, full, static = power.idle.value, power.max.value, self.static_share.value
+        rest = self.ambient.value + self.ambient_to_case.value * idle
+        if rest >= self.trip.value:
+            return (
+                f"the clock would be at its floor for ever: {power.idle.shown} of idling through "
+                f"{self.ambient_to_case.shown} keep the case at {rest:.4g} degC, and trip is {self.trip.shown}"
+            )
+        lowest = full * (static + (1 - static) * self.clock_floor.value**self.power_exponent.value)
+        if lowest < idle * (1 - 1e-9):
+            return (
+                f"computing at clock_floor would take {lowest:.3g} W, less than idling, {power.idle.shown}: "
+                "static_share or clock_floor is too low, or power.idle too high"
+            )
+        return None

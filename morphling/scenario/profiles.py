@@ -84,6 +84,13 @@ class ProfileRecord(Record):
             raise wrong(f"the reserve of {reserve.shown} leaves nothing of the memory of {memory.shown}")
         return reserve
 
+    @field_validator("thermal")
+    @classmethod
+    def _fits_the_power(cls, thermal: Thermal | None, info: ValidationInfo) -> Thermal | None:
+        if thermal is not None and "power" in info.data and (fault := thermal.fault_with(info.data["power"])):
+            raise wrong(fault)
+        return thermal
+
     @field_validator("gemm_model")
     @classmethod
     def _fits_the_peaks(cls, model: GemmModelRecord | None, info: ValidationInfo) -> GemmModelRecord | None:

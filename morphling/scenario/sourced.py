@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Generic, Literal, TypeAlias, TypeVar
 
-from pydantic import Field, StrictStr
+from pydantic import AfterValidator, Field, StrictStr
 
 from morphling import units
-from morphling.scenario.quantities import Quantity, Record
+from morphling.scenario.quantities import Quantity, Record, wrong
 
 __all__ = ["Kind", "Sourced", "Text"]
 
 V = TypeVar("V")
-Text: TypeAlias = Annotated[StrictStr, Field(min_length=1)]
+
+
+def _said(text: str) -> str:
+    if not text.strip():
+        raise wrong("must not be blank")
+    return text
+
+
+Text: TypeAlias = Annotated[StrictStr, Field(min_length=1), AfterValidator(_said)]
 Kind: TypeAlias = Literal["vendor", "derived", "measured", "assumed"]
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from morphling.executors import Profiled
 from morphling.executors.analytic import Analytic
+from morphling.fleet import GemmFit
+from morphling.fleet.gemm import RANGES
 from morphling.planning.costs import Gemm
 from morphling.planning.gemms import linear_gemms
 from morphling.planning.rectangles import split_columns
 from morphling.strategies.cleave import Cleave
 from morphling.testing import ExecutorConformance, Placement, StrategyConformance
-from morphling.types import item_bytes
+from morphling.types import DType, item_bytes
+from tests.unit.test_gemm_model import PLAIN
 
 
 class TestCleave(StrategyConformance):
@@ -60,3 +66,21 @@ class TestCleavePaper(StrategyConformance):
 
 class TestAnalytic(ExecutorConformance):
     executor = Analytic
+
+
+class TestProfiled(ExecutorConformance):
+    """On a fleet in which every device has a fitted model."""
+
+    executor = Profiled
+
+    def fleet(self):
+        fleet = super().fleet()
+        fit = GemmFit(PLAIN, dict.fromkeys(RANGES, (1, 2048)), "a formula")
+        return replace(fleet, gemm_fits=tuple({DType.FLOAT16: fit} for _ in range(int(fleet.group.max()) + 1)))
+
+
+class TestProfiledAllowingNone(ExecutorConformance):
+    """Devices without a model are timed by the roofline."""
+
+    executor = Profiled
+    config = {"missing": "analytic"}

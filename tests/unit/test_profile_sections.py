@@ -157,6 +157,7 @@ def test_an_ambient_below_zero():
         ("{value: 0.4", "{value: 1.4", "battery.resume.value: must be at most 1.0, found 1.4"),
         ("{value: 0.9", "{value: 0", "battery.initial.value: must be above 0.0, found 0"),
         ("initial:", "inital:", "battery.inital: unknown key, did you mean 'initial'?"),
+        ("source: a meter reading", "source: ' '", "battery.capacity.source: must not be blank"),
     ],
 )
 def test_wrong_sections_name_line_and_field(old, new, message):
@@ -168,6 +169,62 @@ def test_wrong_sections_name_line_and_field(old, new, message):
     found = [row for row in str(caught.value).splitlines() if row.startswith(f"p.yaml:{line}:")]
     assert len(found) == 1
     assert message in found[0]
+
+
+def without(text: str, section: str) -> str:
+    lines, kept, inside = text.splitlines(keepends=True), [], False
+    for line in lines:
+        inside = line.startswith(f"{section}:") or (inside and line[:1] in " #")
+        kept += [] if inside else [line]
+    return "".join(kept)
+
+
+STEPS = "  clock_steps: {value: %d, source: ours, kind: assumed}\n"
+IDLE = "idle: {value: 0.5 W"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (without(PHONE, "power"), "heat follows from power: 'power' with idle and max is needed too"),
+        # 25 degC + 6 K/W x 3 W = 43 degC
+        (
+            PHONE.replace(IDLE, "idle: {value: 3 W"),
+            "the clock would be at its floor for ever: 3 W of idling through 6 K/W keep the case at 43 degC, and",
+        ),
+        # 5 W x (0.28 + 0.72 x 0.01) = 1.436 W
+        (
+            PHONE.replace("{value: 0.55", "{value: 0.1").replace(IDLE, "idle: {value: 1.5 W"),
+            "computing at clock_floor would take 1.44 W, less than idling, 1.5 W",
+        ),
+    ],
+)
+def test_heat_that_does_not_fit_the_power_is_refused(text, message):
+    line = text[: text.index("\nthermal:")].count("\n") + 3  # of the section's first key
+    with pytest.raises(ProfileError) as caught:
+        parse_profile(text, "p.yaml")
+    assert f"p.yaml:{line}:" in str(caught.value)
+    assert f"thermal: {message}" in str(caught.value)
+
+
+def test_steps_of_the_clock_are_few_enough_to_count():
+    assert parse_profile(PHONE + STEPS % 1000, "p.yaml").thermal.clock_steps.value == 1000
+    for steps in (1001, 2**70):
+        with pytest.raises(ProfileError, match=r"thermal\.clock_steps\.value: must be at most 1000, found"):
+            parse_profile(PHONE + STEPS % steps, "p.yaml")
+
+
+def test_a_device_that_takes_no_power_is_refused():
+    nothing = (
+        without(PHONE, "thermal").replace(IDLE, "idle: {value: 0 W").replace("max: {value: 5 W", "max: {value: 0 W")
+    )
+    with pytest.raises(ProfileError, match="power: max is 0 W"):
+        parse_profile(nothing, "p.yaml")
+
+
+def test_an_unknown_key_is_told_the_keys_as_they_are_written():
+    with pytest.raises(ProfileError, match=r"wat: unknown key, known: battery, class, compute, efficiency"):
+        parse_profile(PHONE + "wat: 1\n", "p.yaml")
 
 
 def test_the_json_schema_knows_the_sections():
