@@ -109,17 +109,20 @@ def gigabyte() -> None:
         path, out = Path(folder, "log.csv"), Path(folder, "out.csv")
         with path.open("w") as log:
             log.write("Timestamp,Longitude,Latitude,Speed,Operatorname,CellID,NetworkMode,RSRP,RSRQ,SNR,CQI,RSSI,")
-            log.write("DL_bitrate,UL_bitrate,State,PINGAVG\n")
+            log.write("DL_bitrate,UL_bitrate,State,PINGAVG,PINGMIN,PINGMAX,PINGSTDEV,PINGLOSS,CELLHEX,NODEHEX,LACHEX,")
+            log.write("RAWCELLID,NRxRSRP,NRxRSRQ\n")
             at, size = 0, 0
             stamp = np.datetime64("2019-01-01T00:00:00")
             while size < 10**9:
                 text = str(stamp + np.timedelta64(at, "s")).replace("-", ".").replace("T", "_").replace(":", ".")
-                row = f"{text},-8.4,51.8,3,B,{at % 97},LTE,-97,-13,5.0,8,-,{20_000 + at % 9_000},{900 + at % 700},D,-\n"
+                row = f"{text},-8.4,51.8,3,B,{at % 97},LTE,-97,-13,5.0,8,-,{20_000 + at % 9_000},{900 + at % 700},D,"
+                row += f"-,-,-,-,-,{at % 13:X},A{at % 4096:04X},9CBB,{30_000_000 + at % 997},-{90 + at % 9},"
+                row += f"-{11 + at % 5}\n"
                 size += log.write(row)
                 at += 1
         code = (
-            "import sys, time; from scaling import peak_bytes; from morphling.cli.app import main\n"
-            "sys.argv = ['morphling', 'traces', 'import', 'ucc', sys.argv[1], '-o', sys.argv[2]]\n"
+            "import sys, time; from scaling import peak_bytes; from morphling.cli import main\n"
+            "sys.argv = ['morphling', 'traces', 'import', 'ucc', sys.argv[1], '--up', '5 Mbit/s', '-o', sys.argv[2]]\n"
             "began = time.perf_counter()\n"
             "try: main()\n"
             "except SystemExit as stop: assert not stop.code, stop.code\n"

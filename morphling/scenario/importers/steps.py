@@ -28,6 +28,8 @@ from morphling.types import FAR_NS, SECOND_NS, FloatArray, IntArray
 __all__ = ["Readings", "laid_over", "trace_of", "with_uplink"]
 
 _GAP = 10
+_BLOCK = 1 << 20
+"""Readings looked at together where that saves room."""
 _LOWEST_PEAK_BPS = 1000
 """No real trace peaks below this; one that does was read in the wrong unit."""
 
@@ -91,18 +93,20 @@ def trace_of(name: str, readings: Readings, report: Report, options: Options) ->
     for w, direction in zip(whole, ("downlink", "uplink"), strict=False):
         if not w.any():
             raise TraceError(f"{path}: the {direction} of '{name}' is 0 in every reading: nothing would ever arrive")
-    return LinkTrace(name, start - start[0], whole[0], whole[-1], period - int(start[0])), both
+    zero = int(start[0])
+    start -= zero
+    return LinkTrace(name, start, whole[0], whole[-1], period - zero), both
 
 
 def _sorted(
     start: IntArray, rates: list[FloatArray], line: np.ndarray, path: Path, report: Report
 ) -> tuple[IntArray, list[FloatArray], np.ndarray]:
-    back = np.flatnonzero(np.diff(start) < 0) + 1
+    back = np.flatnonzero(start[1:] < start[:-1]) + 1  # no differences: they would take as much room as the times
     if len(back):
         _tell(report.repair, "time out of order, sorted", path, line[back])
         order = np.argsort(start, kind="stable")
         start, rates, line = start[order], [r[order] for r in rates], line[order]
-    same = np.flatnonzero(np.diff(start) == 0) + 1
+    same = np.flatnonzero(start[1:] == start[:-1]) + 1
     if len(same):
         _tell(report.repair, "time given twice, mean taken", path, line[same])
         heads = np.flatnonzero(np.diff(start, prepend=start[0] - 1) != 0)
@@ -126,10 +130,10 @@ def _means(rate: FloatArray, heads: IntArray) -> FloatArray:
 
 
 def _first(rate: FloatArray, direction: str, path: Path) -> int:
-    there = np.flatnonzero(~np.isnan(rate))
-    if not len(there):
+    there = ~np.isnan(rate)
+    if not there.any():
         raise TraceError(f"{path}: no reading of the {direction} at all")
-    return int(there[0])
+    return int(there.argmax())
 
 
 def _filled(rate: FloatArray, *, pause: bool) -> FloatArray:
@@ -145,7 +149,9 @@ def _filled(rate: FloatArray, *, pause: bool) -> FloatArray:
 def _gaps(
     start: IntArray, rates: list[FloatArray], line: np.ndarray, step: int, path: Path, report: Report, *, pause: bool
 ) -> tuple[IntArray, list[FloatArray]]:
-    wide = np.flatnonzero(np.diff(start) > _GAP * step)
+    blocks = range(0, len(start) - 1, _BLOCK)
+    found = [np.flatnonzero(np.diff(start[at : at + _BLOCK + 1]) > _GAP * step) + at for at in blocks]
+    wide = np.concatenate([np.zeros(0, np.int64), *found])
     if not len(wide):
         return start, rates
     done = "the link pauses in it" if pause else "the last reading goes on"
