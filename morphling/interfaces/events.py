@@ -17,7 +17,8 @@ TIME_COLUMNS = (
 """int64, absolute virtual time; -1 where a stage never began or (``*_end_ns``) was cut short.  ``*_end_ns`` of a
 transfer is the arrival of its last bit (latency included).  ``settled_ns`` is when the row was done or lost.
 ``compute_ns`` is how long the row's computing takes by the executor: less than the span from start to end where tiles
-of a pipelined row wait for data."""
+of a pipelined row wait for data.  Where devices warm it is the time really worked, longer at a lower clock, and of a
+lost row what it had worked when it was lost."""
 
 TASK_COLUMNS = ("kind", "device", "peer", "m", "n", "k", "dtype", "flops", "bytes_in", "bytes_out", "resident_bytes")
 """As in `morphling.interfaces.tasks.TaskTable`."""

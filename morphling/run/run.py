@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from morphling.engine import Engine
 from morphling.errors import InputError, RunError
 from morphling.results import Results, check_room, new_run_folder, write_run
@@ -148,7 +150,12 @@ def _heat_notes(built: Built) -> list[str]:
     warm = f"{int(thermal.slows.sum())} of {built.fleet.size} devices"
     if not built.heat:
         return [f"heat is off: {warm} have a thermal section in their profile, and are as fast as when cold"]
-    return [f"heat: {warm} warm while they compute, and slow down when their case is too warm; others never slow"]
+    notes = [f"heat: {warm} warm while they compute, and slow down when their case is too warm; others never slow"]
+    idling = thermal.ambient_c + thermal.ambient_to_case * built.fleet.idle_w
+    stuck = int(np.count_nonzero(idling >= thermal.trip_c - thermal.hysteresis_k))  # NaN where a device never slows
+    if stuck:
+        notes.append(f"heat: {stuck} of them are too warm at idle for the clock ever to rise again once it has fallen")
+    return notes
 
 
 def _draw(folder: Path) -> object:

@@ -14,6 +14,7 @@ from morphling.errors import EngineError
 from morphling.fleet import Availability, Links, Thermal
 from morphling.interfaces.strategy import Cancel, Done, WakeAt
 from morphling.run.build import build
+from morphling.run.run import _heat_notes
 from morphling.scenario import load_scenario
 from morphling.types import FAR_NS
 from tests.oracle.worlds import Erratic, FlopsAreNanoseconds, Once, World, bare_fleet, rows
@@ -269,3 +270,13 @@ def test_a_profile_brings_its_heat_into_the_fleet():
     assert built.fleet.radio_up_j[:2].tolist() == [1.3e-7] * 2
     assert np.isnan(built.fleet.radio_up_j[2])
     assert not build(load_scenario(SCENARIO + "execution: {heat: false}\n")).heat
+
+
+def test_a_day_too_hot_to_recover_is_said():
+    built = build(load_scenario(SCENARIO))
+    assert not any("ever to rise again" in note for note in _heat_notes(built))
+    hot = replace(
+        built.fleet.thermal, ambient_c=built.fleet.thermal.ambient_c + 13
+    )  # 38 degC: 41 at idle, released at 40
+    notes = _heat_notes(replace(built, fleet=replace(built.fleet, thermal=hot)))
+    assert "heat: 2 of them are too warm at idle for the clock ever to rise again once it has fallen" in notes
