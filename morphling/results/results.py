@@ -166,12 +166,13 @@ class Results:
         lines = []
         if "estimate_s" in said:
             bounds = ", ".join(f"{k} {seconds_text(v)}" for k, v in said.get("lower_bounds", {}).items() if v > 0)
-            lines.append(
-                f"plan: estimated {seconds_text(said['estimate_s'])} an iteration; "
-                f"at nominal rates no plan beats {bounds}; "
-                f"the slowest device takes {said.get('load_imbalance', 0.0):.1%} more than the mean"
-            )
-        left = ", ".join(f"{n} {why}" for why, n in said.get("devices_left_out", {}).items())
+            words = [f"plan: estimated {seconds_text(said['estimate_s'])} an iteration"]
+            if bounds:
+                words.append(f"at nominal rates no plan beats {bounds}")
+            if "load_imbalance" in said:
+                words.append(f"the slowest device takes {said['load_imbalance']:.1%} more than the mean")
+            lines.append("; ".join(words))
+        left = ", ".join(f"{n} {why}" for why, n in said.get("devices_left_out", {}).items() if n)
         if left:
             lines.append(f"left out: {left}")
         lines += [f"assumed: {text}" for text in said.get("assumptions", [])]

@@ -25,6 +25,10 @@ from morphling.types import DType
 
 S = 1_000_000_000
 
+RECOVERY_PARTS = [
+    f"recovery_{part}" for part in ("detection", "planning", "redispatch", "setup", "recompute", "waiting")
+]
+
 
 def make_fleet(size: int = 3, availability: Availability | None = None, idle_w: float = 1.0) -> Fleet:
     peak = np.full((size, len(DType)), 1e12)
@@ -154,8 +158,15 @@ def test_metrics_by_hand(run):
                 ["hottest_case_c", "lowest_clock", "throttled_devices", "throttled_s"], "no device warms in this run"
             ),
             **dict.fromkeys(
-                [f"recovery_{part}_s" for part in ("detection", "planning", "redispatch", "recompute", "waiting")],
+                [
+                    f"recovery_{part}_s"
+                    for part in ("detection", "planning", "redispatch", "setup", "recompute", "waiting")
+                ],
                 "the strategy reports no recoveries",
+            ),
+            **dict.fromkeys(
+                ["recovery_moved_bytes", "iteration_time_before_loss_s", "iteration_time_after_recovery_s"],
+                "the strategy reports no recovery that was dispatched",
             ),
         },
     }
