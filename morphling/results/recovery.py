@@ -14,7 +14,7 @@ from morphling.interfaces.recording import DispatchRecord, Recording
 from morphling.results.accounting import Account
 from morphling.types import SECOND_NS, IntArray
 
-__all__ = ["PARTS", "WAITING", "recovery"]
+__all__ = ["BESIDE", "PARTS", "WAITING", "recovery"]
 
 PARTS = (
     "recovery_detection_s",
@@ -24,6 +24,13 @@ PARTS = (
     "recovery_recompute_s",
 )
 """What ``recovery_time_s`` is the sum of."""
+BESIDE = (
+    "recovery_moved_bytes",
+    "discarded_compute_s",
+    "iteration_time_before_loss_s",
+    "iteration_time_after_recovery_s",
+)
+"""What else there is to say of it."""
 WAITING = "recovery_waiting_s"
 """The share of planning in which no plan was being made."""
 

@@ -18,7 +18,7 @@ from morphling.interfaces.recording import Recording, dispatch_bytes, static_sha
 from morphling.results.heat import CURVE_COLUMNS, HEAT_METRICS
 from morphling.results.human import METRIC_UNITS, human, seconds_text
 from morphling.results.metrics import metrics as measure_metrics
-from morphling.results.recovery import PARTS, WAITING
+from morphling.results.recovery import BESIDE, PARTS, WAITING
 from morphling.results.store import (
     DEVICES_FILE,
     DISPATCHES_FILE,
@@ -131,9 +131,11 @@ class Results:
 
         quiet = {"iteration_time_min_s", "iteration_time_max_s"} if self.metrics.get("iterations") == 1 else set()
         if self.metrics.get("lost_rows") == 0:
-            quiet |= {"loss_instants", "unrecovered_losses", "recovery_time_s", *PARTS, WAITING}
-        elif self.metrics.get(WAITING) == 0:
-            quiet.add(WAITING)
+            quiet |= {"loss_instants", "unrecovered_losses", "recovery_time_s", *PARTS, WAITING, *BESIDE}
+        else:
+            quiet |= {
+                name for name in (WAITING, "recovery_setup_s", "recovery_moved_bytes") if not self.metrics.get(name)
+            }
         if self.metrics.get("hottest_case_c") is None:
             quiet.update(HEAT_METRICS)
         elif not self.metrics.get("throttled_devices"):

@@ -509,6 +509,6 @@ def test_numbers_for_people(folder):
     assert [phase_of(x) for x in ("forward/3", "backward:1", "a b", "")] == ["forward", "backward", "a", "unlabelled"]
     results = Results.open(folder)
     assert ("bytes_down", 2300, "B") in results.summary()
-    # this run lost rows and had two iterations, but no pause, no heat and no battery
-    assert results.table().row_count == len(results.summary()) - 3 - 4 - 2
+    # this run lost rows and had two iterations, but no pause, no heat, no battery, and no waiting, set-up or moves
+    assert results.table().row_count == len(results.summary()) - 3 - 4 - 2 - 3
     assert "2.25 KiB" in results._repr_html_()
