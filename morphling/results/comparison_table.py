@@ -1,0 +1,193 @@
+"""The table of a comparison: two lines a strategy, ``n/a`` where there is no number, and the reasons below."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from morphling.results.human import bytes_text, count_text, digits, human, seconds_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from morphling.results.comparison import Comparison, StrategySummary
+
+__all__ = ["Line", "comparison_html", "comparison_lines", "comparison_table", "short_reason", "table_notes"]
+
+HEADS = ("strategy", "time an\niteration", "ratio to\nthe first", "bytes a\ndevice", "largest\npeak of\nmemory",
+         "utiliza-\ntion", "energy", "recovery")  # fmt: skip
+NOT_AVAILABLE, FAILED, NOTHING_LOST = "n/a", "failed", "-"
+_SHORT = 34
+_WIDE = 132
+
+
+@dataclass(frozen=True)
+class Line:
+    """One strategy in the table: its label, why it has no numbers (shortened), and a text of up to two lines a column.
+
+    ``state`` as of `morphling.results.comparison.StrategySummary`; ``over`` : some device has too little memory.
+    """
+
+    label: str
+    state: str
+    short: str | None
+    cells: tuple[str, ...]
+    over: bool
+
+
+@dataclass(frozen=True)
+class _Column:
+    """``name`` : the value that makes it ``n/a``; ``show`` : its text; ``told`` : names whose remarks belong to it."""
+
+    name: str
+    show: Callable[[Mapping[str, Any]], str]
+
+
+def _time(v: Mapping[str, Any]) -> str:
+    half = v["iteration_time_ci95_s"]
+    return seconds(v["iteration_time_s"]) + ("" if half is None else f"\n± {seconds(half)}")
+
+
+def _ratio(v: Mapping[str, Any]) -> str:
+    half = v["ratio_ci95"]
+    return digits(v["ratio"], 3) + ("" if half is None else f"\n± {_small(half)}")
+
+
+def _bytes(v: Mapping[str, Any]) -> str:
+    return f"{bytes_text(v['bytes_down_per_device'])} ↓\n{bytes_text(v['bytes_up_per_device'])} ↑"
+
+
+def _memory(v: Mapping[str, Any]) -> str:
+    return f"{bytes_text(v['peak_memory_bytes'])}\n{'fits' if v['fits'] else 'over'}, {_percent(v['peak_memory_share'])}"
+
+
+def _recovery(v: Mapping[str, Any]) -> str:
+    if v["lost_rows"] == 0:
+        return NOTHING_LOST
+    return f"{seconds(v['recovery_time_s'])}\n{_count(v['lost_rows'])} lost"
+
+
+_COLUMNS = (
+    _Column("iteration_time_s", _time),
+    _Column("ratio", _ratio),
+    _Column("bytes_down_per_device", _bytes),
+    _Column("peak_memory_share", _memory),
+    _Column("device_utilization", lambda v: _percent(v["device_utilization"])),
+    _Column("energy_j", lambda v: human("energy_j", v["energy_j"])),
+    _Column("recovery_time_s", _recovery),
+)
+
+
+def seconds(value: float) -> str:
+    """As `seconds_text`, without the hours in parentheses."""
+    return seconds_text(value).partition(" (")[0]
+
+
+def _percent(share: float) -> str:
+    return f"{digits(100 * share, 3) if share >= 0.001 else f'{100 * share:.2g}'} %"
+
+
+def _small(value: float) -> str:
+    return digits(value, 3) if value >= 0.01 else f"{value:.1g}"
+
+
+def _count(value: float) -> str:
+    return count_text(value) if isinstance(value, int) else digits(value, 3)
+
+
+def short_reason(reason: str, most: int = _SHORT) -> str:
+    """The beginning of a reason, up to its first stop and at most that long."""
+    first = re.split(r"[;:](?:\s|$)|\.(?:\s|$)|\n", re.sub(r"^\d+ of \d+ seeds: ", "", reason).strip())[0].strip()
+    if len(first) <= most:
+        return first
+    return first[: most - 1].rsplit(" ", 1)[0].rstrip(",") + "…"
+
+
+def comparison_lines(comparison: Comparison) -> tuple[list[Line], list[str]]:
+    """The strategies as lines of text, and the notes that their numbers in brackets stand for, from 1."""
+    notes: list[str] = []
+
+    def mark(text: str | None) -> str:
+        if text is None:
+            return ""
+        if text not in notes:
+            notes.append(text)
+        return f" [{notes.index(text) + 1}]"
+
+    return [_line(row, mark) for row in comparison.rows], notes
+
+
+def _line(row: StrategySummary, mark: Callable[[str | None], str]) -> Line:
+    if row.state != "done":
+        word = FAILED if row.state == "failed" else NOT_AVAILABLE
+        cells = (word + mark(row.reason), *[NOT_AVAILABLE] * (len(_COLUMNS) - 1))
+        return Line(row.label, row.state, short_reason(row.reason or ""), cells, over=False)
+    cells = tuple(_cell(column, row, mark) for column in _COLUMNS)
+    return Line(row.label, row.state, None, cells, over=row.values["fits"] is False)
+
+
+def _cell(column: _Column, row: StrategySummary, mark: Callable[[str | None], str]) -> str:
+    reason = row.why.get(column.name)
+    if reason is not None and not (column.name == "recovery_time_s" and row.values["lost_rows"] == 0):
+        return NOT_AVAILABLE + mark(reason)
+    first, *rest = column.show(row.values).split("\n")
+    return "\n".join([first + mark(row.remarks.get(column.name)), *rest])
+
+
+def table_notes(comparison: Comparison) -> list[str]:
+    """The reasons behind the numbers in brackets."""
+    return comparison_lines(comparison)[1]
+
+
+def _title(comparison: Comparison) -> str:
+    seeds = comparison.seeds
+    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}, ± 95 % interval"
+    return f"{comparison.record['name']}: {which}"
+
+
+def comparison_table(comparison: Comparison, width: int | None = None) -> Table:
+    """A `rich` table; ``width`` columns are at hand (None: many)."""
+    from rich import box  # noqa: PLC0415 - scripts that print nothing need no rich
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    lines, _ = comparison_lines(comparison)
+    table = Table(title=_title(comparison), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    wide = width is None or width >= _WIDE
+    for index, head in enumerate(HEADS):
+        shown = head.replace("-\n", "").replace("\n", " ") if wide else head
+        table.add_column(
+            shown, justify="left" if index == 0 else "right", no_wrap=index > 0, overflow="fold", vertical="top"
+        )
+    for line in lines:
+        style = {"failed": "red", "infeasible": "dim"}.get(line.state, "")
+        name = Text(line.label if wide else _broken(line.label))
+        if line.short is not None:
+            name.append(f"\n({line.short})", style="dim")
+        cells = [Text(cell, style=style or ("red" if line.over and i == 3 else "")) for i, cell in enumerate(line.cells)]
+        table.add_row(name, *cells)
+    return table
+
+
+def _broken(label: str) -> str:
+    """Keys on lines of their own: narrow columns then break where people would."""
+    return re.sub(r":(?=[\w.-]+=)", "\n ", label)
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """The table and its notes as HTML."""
+    lines, notes = comparison_lines(comparison)
+
+    def row(tag: str, cells: list[str]) -> str:
+        shown = (html.escape(cell).replace("\n", "<br>") for cell in cells)
+        return "<tr>" + "".join(f"<{tag} style='text-align:right'>{cell}</{tag}>" for cell in shown) + "</tr>"
+
+    head = row("th", [x.replace("-\n", "").replace("\n", " ") for x in HEADS])
+    body = "".join(
+        row("td", [line.label + (f"\n({line.short})" if line.short else ""), *line.cells]) for line in lines
+    )
+    below = "".join(f"<br>[{i}] {html.escape(note)}" for i, note in enumerate(notes, 1))
+    return f"<table><caption>{html.escape(_title(comparison))}</caption>{head}{body}</table><p>{below[4:]}</p>"
