@@ -79,9 +79,11 @@ def printed(comparison: Comparison, *, as_json: bool) -> None:
     from rich.console import Console
 
     console = Console()
-    console.print(comparison.table(console.width))
-    for number, note in enumerate(comparison.notes(), 1):
-        console.print(f"[{number}] {note}", markup=False, highlight=False, soft_wrap=True)
+    table = comparison.table(console.width)
+    console.print(table, width=max(console.width, table.width or 0), crop=False)
+    print()
+    for note in comparison.notes():
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
     if comparison.figure_path.is_file():
         print(f"figure: {comparison.figure_path}")
     print(f"folder: {comparison.folder}")

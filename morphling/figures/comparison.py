@@ -7,11 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from morphling.figures.axes import BLUE, GREEN, GREY, ORANGE, VERMILION, blank, empty, grid, log_ticks, quiet, save
-from morphling.figures.axes import time_scale
+from morphling.figures.axes import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    VERMILION,
+    blank,
+    empty,
+    grid,
+    log_ticks,
+    quiet,
+    save,
+    time_scale,
+)
 from morphling.results.comparison import Comparison, StrategySummary
-from morphling.results.comparison_table import seconds, short_reason
-from morphling.results.human import bytes_text, digits
+from morphling.results.comparison_table import seconds, short_reason, significant
+from morphling.results.human import bytes_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,7 +111,9 @@ def _times(axes: Axes, rows: list[StrategySummary]) -> None:
         if half[place] > 0:
             axes.plot([max(low, axes.get_xlim()[0]), high], [place, place], color=GREY, linewidth=1.6)
         ratio = row.values["ratio"]
-        beside = seconds(float(values[place])) + ("" if ratio is None or place == 0 else f"  ({digits(ratio, 3)}×)")
+        beside = seconds(float(values[place])) + (
+            "" if ratio is None or place == 0 else f"  ({significant(ratio, 3)}×)"
+        )
         axes.annotate(beside, (high, place), (6, 0), textcoords="offset points", va="center", fontsize=8)
     _missing(axes, rows, "iteration_time_s")
 

@@ -137,7 +137,7 @@ class Comparison:
         return comparison_table(self, width)
 
     def notes(self) -> list[str]:
-        """The reasons that the table's numbers in brackets stand for, in order, from 1."""
+        """The reasons that the table's raised numbers stand for, in order, each with its number."""
         from morphling.results.comparison_table import table_notes  # noqa: PLC0415 - needs rich
 
         return table_notes(self)
@@ -248,7 +248,9 @@ def run_record(
     strategy: str, seed: int, folder: Path | None, state: str, reason: str | None, traceback: str | None = None
 ) -> dict[str, Any]:
     """What ``comparison.json`` keeps of a run; values are read from its folder, which lies in the comparison's."""
-    values, why, remarks = None, {}, {}
+    values: dict[str, Any] | None = None
+    why: dict[str, str] = {}
+    remarks: dict[str, str] = {}
     if folder is not None:
         values, why, remarks = run_values(folder)
     return {

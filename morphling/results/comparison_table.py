@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Line", "comparison_html", "comparison_lines", "comparison_table", "short_reason", "table_notes"]
 
-HEADS = ("strategy", "time an\niteration", "ratio to\nthe first", "bytes a\ndevice", "largest\npeak of\nmemory",
-         "utiliza-\ntion", "energy", "recovery")  # fmt: skip
+HEADS = ("strategy", "time an\niteration", "ratio\nto 1st", "bytes a\ndevice", "peak\nmemory", "utili-\nzation",
+         "energy", "recovery")  # fmt: skip
 NOT_AVAILABLE, FAILED, NOTHING_LOST = "n/a", "failed", "-"
-_SHORT = 34
-_WIDE = 132
+_SHORT, _BRIEF = 34, 12
+_LEAST_LABEL, _AIRY = 12, 100
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def _time(v: Mapping[str, Any]) -> str:
 
 def _ratio(v: Mapping[str, Any]) -> str:
     half = v["ratio_ci95"]
-    return digits(v["ratio"], 3) + ("" if half is None else f"\n± {_small(half)}")
+    return significant(v["ratio"], 3) + ("" if half is None else f"\n± {significant(half, 2)}")
 
 
 def _bytes(v: Mapping[str, Any]) -> str:
@@ -61,7 +63,7 @@ def _bytes(v: Mapping[str, Any]) -> str:
 
 
 def _memory(v: Mapping[str, Any]) -> str:
-    return f"{bytes_text(v['peak_memory_bytes'])}\n{'fits' if v['fits'] else 'over'}, {_percent(v['peak_memory_share'])}"
+    return f"{bytes_text(v['peak_memory_bytes'])}\n{'fits' if v['fits'] else 'over'} {_percent(v['peak_memory_share'])}"
 
 
 def _recovery(v: Mapping[str, Any]) -> str:
@@ -86,12 +88,16 @@ def seconds(value: float) -> str:
     return seconds_text(value).partition(" (")[0]
 
 
+def significant(value: float, count: int) -> str:
+    """``value`` to that many significant digits, with all its whole digits: 0.0687, 1.00, 1,234."""
+    if value == 0 or abs(value) < 1e-9:
+        return f"{value:.0g}"
+    places = count - 1 - math.floor(math.log10(abs(value)))
+    return f"{value:,.{max(0, places)}f}"
+
+
 def _percent(share: float) -> str:
-    return f"{digits(100 * share, 3) if share >= 0.001 else f'{100 * share:.2g}'} %"
-
-
-def _small(value: float) -> str:
-    return digits(value, 3) if value >= 0.01 else f"{value:.1g}"
+    return f"{significant(100 * share, 2)} %"
 
 
 def _count(value: float) -> str:
@@ -100,14 +106,19 @@ def _count(value: float) -> str:
 
 def short_reason(reason: str, most: int = _SHORT) -> str:
     """The beginning of a reason, up to its first stop and at most that long."""
-    first = re.split(r"[;:](?:\s|$)|\.(?:\s|$)|\n", re.sub(r"^\d+ of \d+ seeds: ", "", reason).strip())[0].strip()
+    text = re.sub(r"^\d+ of \d+ seeds: ", "", reason).strip().partition("\n")[0]
+    parts = re.split(r"([;:.](?:\s|$))", text)
+    first = parts[0]
+    if len(first) < _BRIEF and len(parts) > 2:  # TypeError: …, OPT-13B: …
+        first += parts[1] + parts[2]
+    first = first.strip()
     if len(first) <= most:
         return first
     return first[: most - 1].rsplit(" ", 1)[0].rstrip(",") + "…"
 
 
 def comparison_lines(comparison: Comparison) -> tuple[list[Line], list[str]]:
-    """The strategies as lines of text, and the notes that their numbers in brackets stand for, from 1."""
+    """The strategies as lines of text, and the notes that their raised numbers stand for, from 1."""
     notes: list[str] = []
 
     def mark(text: str | None) -> str:
@@ -115,7 +126,7 @@ def comparison_lines(comparison: Comparison) -> tuple[list[Line], list[str]]:
             return ""
         if text not in notes:
             notes.append(text)
-        return f" [{notes.index(text) + 1}]"
+        return str(notes.index(text) + 1).translate(_RAISED)
 
     return [_line(row, mark) for row in comparison.rows], notes
 
@@ -138,8 +149,8 @@ def _cell(column: _Column, row: StrategySummary, mark: Callable[[str | None], st
 
 
 def table_notes(comparison: Comparison) -> list[str]:
-    """The reasons behind the numbers in brackets."""
-    return comparison_lines(comparison)[1]
+    """The reasons behind the raised numbers, each with its own."""
+    return [f"{str(i).translate(_RAISED)} {note}" for i, note in enumerate(comparison_lines(comparison)[1], 1)]
 
 
 def _title(comparison: Comparison) -> str:
@@ -149,27 +160,46 @@ def _title(comparison: Comparison) -> str:
 
 
 def comparison_table(comparison: Comparison, width: int | None = None) -> Table:
-    """A `rich` table; ``width`` columns are at hand (None: many)."""
+    """A `rich` table for ``width`` columns (None: as many as it likes).
+
+    Numbers are never cut or wrapped: where there is too little room for them and the least of a label, the table is
+    wider than ``width``, which its own ``width`` then says.
+    """
     from rich import box  # noqa: PLC0415 - scripts that print nothing need no rich
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     lines, _ = comparison_lines(comparison)
-    table = Table(title=_title(comparison), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    wide = width is None or width >= _WIDE
-    for index, head in enumerate(HEADS):
-        shown = head.replace("-\n", "").replace("\n", " ") if wide else head
-        table.add_column(
-            shown, justify="left" if index == 0 else "right", no_wrap=index > 0, overflow="fold", vertical="top"
-        )
+    gap = 2 if width is None or width >= _AIRY else 1
+    numbers = [max(_span(text) for text in column) for column in zip(HEADS[1:], *(x.cells for x in lines), strict=True)]
+    whole = max(_span(text) for line in lines for text in (line.label, f"({line.short or ''})"))
+    room = None if width is None else width - sum(numbers) - gap * len(numbers)
+    label = whole if room is None else max(_LEAST_LABEL, min(whole, room))
+    table = Table(
+        title=_title(comparison),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, gap - 1, 0, 0),
+        pad_edge=False,
+        width=label + sum(numbers) + gap * len(numbers),
+    )
+    for head, columns in zip(HEADS, (label, *numbers), strict=True):
+        table.add_column(head, justify="left" if head == "strategy" else "right", width=columns, overflow="fold")
     for line in lines:
         style = {"failed": "red", "infeasible": "dim"}.get(line.state, "")
-        name = Text(line.label if wide else _broken(line.label))
+        name = Text(line.label if whole <= label else _broken(line.label))
         if line.short is not None:
             name.append(f"\n({line.short})", style="dim")
-        cells = [Text(cell, style=style or ("red" if line.over and i == 3 else "")) for i, cell in enumerate(line.cells)]
+        cells = [
+            Text(cell, style=style or ("red" if line.over and i == 3 else "")) for i, cell in enumerate(line.cells)
+        ]
         table.add_row(name, *cells)
     return table
+
+
+def _span(text: str) -> int:
+    return max(len(part) for part in text.split("\n"))
 
 
 def _broken(label: str) -> str:
@@ -179,15 +209,13 @@ def _broken(label: str) -> str:
 
 def comparison_html(comparison: Comparison) -> str:
     """The table and its notes as HTML."""
-    lines, notes = comparison_lines(comparison)
+    lines, _ = comparison_lines(comparison)
 
     def row(tag: str, cells: list[str]) -> str:
         shown = (html.escape(cell).replace("\n", "<br>") for cell in cells)
         return "<tr>" + "".join(f"<{tag} style='text-align:right'>{cell}</{tag}>" for cell in shown) + "</tr>"
 
     head = row("th", [x.replace("-\n", "").replace("\n", " ") for x in HEADS])
-    body = "".join(
-        row("td", [line.label + (f"\n({line.short})" if line.short else ""), *line.cells]) for line in lines
-    )
-    below = "".join(f"<br>[{i}] {html.escape(note)}" for i, note in enumerate(notes, 1))
-    return f"<table><caption>{html.escape(_title(comparison))}</caption>{head}{body}</table><p>{below[4:]}</p>"
+    body = "".join(row("td", [line.label + (f"\n({line.short})" if line.short else ""), *line.cells]) for line in lines)
+    below = "<br>".join(html.escape(note) for note in table_notes(comparison))
+    return f"<table><caption>{html.escape(_title(comparison))}</caption>{head}{body}</table><p>{below}</p>"

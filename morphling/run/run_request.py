@@ -81,9 +81,7 @@ def replay_request(request: RunRequest, progress: Callable[[float, int], None] |
         raise
     except Exception as error:  # noqa: BLE001 - a stranger's strategy may raise anything; the other runs go on
         name = type(error).__name__
-        return RunEnd(
-            request.key, "failed", reason=f"{name}: {error}", error=name, traceback="".join(_lines_of(error))
-        )
+        return RunEnd(request.key, "failed", reason=f"{name}: {error}", error=name, traceback="".join(_lines_of(error)))
     return RunEnd(request.key, "done", folder=results.folder)
 
 

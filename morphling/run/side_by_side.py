@@ -1,8 +1,8 @@
 """Many runs at once: one process a core, each kept for run after run, started afresh and never forked.
 
 The processes are this file's own and not those of `concurrent.futures`: that pool is broken for all runs by one
-process that the system ends for its memory, cannot stop what it runs, and starts by importing the caller's script again,
-which then has to be guarded.  Here such a run alone has failed, Ctrl-C stops at once, and no script is imported.
+process that the system ends for its memory, cannot stop what it runs, and starts by importing the caller's script
+again, which then has to be guarded.  Here such a run alone has failed, Ctrl-C stops at once, and no script is imported.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,6 +30,8 @@ __all__ = ["Progress", "cores", "run_side_by_side", "serve"]
 
 _START = "import sys; from morphling.run.side_by_side import serve; serve(int(sys.argv[1]))"
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_IN_MAIN = b"\x8c\x08__main__"
+"""A class of the caller's script, pickled."""
 _PATIENCE_S = 5.0
 """How long a process may take to clean up after it was told to stop."""
 _PULSE_S = 0.2
@@ -96,10 +99,10 @@ def _packed(request: RunRequest) -> bytes:
         packed = pickle.dumps(request)
     except Exception as error:
         raise InputError(f"{request.key}: cannot be sent to another process ({error}); jobs=1 needs none") from error
-    if b"__main__" in packed:
+    if _IN_MAIN in packed:
         raise InputError(
-            f"{request.key}: its class is in a script or notebook, which other processes do not run; put it into a file "
-            "of its own, or use jobs=1"
+            f"{request.key}: its class is in a script or notebook, which other processes do not run; put it into a"
+            " file of its own, or use jobs=1"
         )
     return packed
 
@@ -238,10 +241,18 @@ def _sweep(out: Path) -> None:
 def serve(descriptor: int) -> None:
     """Make the runs that come through the pipe at that file descriptor, until it is closed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that half-written folders are removed
+    threading.Thread(target=_outlived, args=(os.getppid(),), daemon=True).start()
     with Connection(descriptor) as pipe, contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         sys.argv = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from the process that started this one
         while True:
             pipe.send(_served(pipe.recv_bytes(), pipe))
+
+
+def _outlived(parent: int) -> None:
+    """End this process when the one that started it is gone, even in the middle of a plan that takes hours."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _served(packed: bytes, pipe: Connection[Any, Any]) -> RunEnd:

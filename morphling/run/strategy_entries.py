@@ -120,6 +120,7 @@ def _mapped(given: Mapping[str, Any]) -> Entry:
         raise InputError(f"strategies: {dict(given)!r}: {dotted[0]!r} is no key")
     values = {key: value for key, value in given.items() if key not in ("name", "plugin")}
     target = given.get("plugin")
+    named: Mapping[str, Any]
     if isinstance(target, type):
         head, named = target.__name__, {"plugin": target}
     elif target is not None:
