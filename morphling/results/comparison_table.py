@@ -109,7 +109,7 @@ def short_reason(reason: str, most: int = _SHORT) -> str:
     text = re.sub(r"^\d+ of \d+ seeds: ", "", reason).strip().partition("\n")[0]
     parts = re.split(r"([;:.](?:\s|$))", text)
     first = parts[0]
-    if len(first) < _BRIEF and len(parts) > 2:  # TypeError: …, OPT-13B: …
+    if len(first) < _BRIEF and len(parts) > 2 and parts[1].startswith(":"):  # TypeError: …, OPT-13B: …
         first += parts[1] + parts[2]
     first = first.strip()
     if len(first) <= most:

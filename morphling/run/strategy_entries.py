@@ -53,8 +53,12 @@ class Entry:
     def fault(self, error: ScenarioError) -> ScenarioError:
         """The same faults, under the entry where it was it that brought them in."""
         keys = [re.escape(re.split(r"[.=]", key)[0].strip()) for key in (*self.keys, *self.values)]
-        mine = re.compile(rf"--set strategy(?:\.(?:{'|'.join(keys)})\b[\w.]*)?: " if keys else r"--set strategy: ")
-        return ScenarioError([mine.sub(f"--strategies {self.label}: ", line, count=1) for line in error.problems])
+        mine = re.compile(rf"--set strategy(?:\.((?:{'|'.join(keys)})\b[\w.]*))?: " if keys else r"--set strategy(): ")
+
+        def told(found: re.Match[str]) -> str:
+            return f"--strategies {self.label}: " + (f"{found[1]}: " if found[1] else "")
+
+        return ScenarioError([mine.sub(told, line, count=1) for line in error.problems])
 
 
 def read_entries(strategies: str | Iterable[StrategyEntry], installed: Sequence[str]) -> tuple[Entry, ...]:
