@@ -20,9 +20,10 @@ from morphling.figures.axes import (
     quiet,
     save,
     time_scale,
+    time_ticks,
 )
 from morphling.results.comparison import Comparison, StrategySummary
-from morphling.results.comparison_table import seconds, short_reason, significant
+from morphling.results.comparison_table import broken, seconds, short_reason, significant
 from morphling.results.human import bytes_text
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
     left, right = figure.subplots(1, 2, sharey=True)
     _times(left, rows)
     _bytes(right, rows)
-    left.set_yticks(range(len(rows)), [_cut(row.label) for row in rows], fontsize=9)
+    left.set_yticks(range(len(rows)), [_label(row.label) for row in rows], fontsize=8)
     left.set_ylim(max(len(rows), 3) - 0.5, -0.5)
     right.tick_params(labelleft=False)
     seeds = comparison.seeds
@@ -59,8 +60,12 @@ def comparison_figure(comparison: Comparison) -> Figure:
     return figure
 
 
-def _cut(label: str) -> str:
-    return label if len(label) <= _LABEL else label[: _LABEL - 1] + "…"
+def _label(label: str) -> str:
+    """Keys of long labels on lines of their own, two of them at most."""
+    lines = label.split("\n") if len(label) <= _LABEL else broken(label).split("\n")
+    if len(lines) > 3:
+        lines = [*lines[:2], f"{lines[2]} …"]
+    return "\n".join(line if len(line) <= _LABEL else line[: _LABEL - 1] + "…" for line in lines)
 
 
 def _wide(values: Any) -> bool:
@@ -88,29 +93,31 @@ def _missing(axes: Axes, rows: list[StrategySummary], name: str) -> None:
 
 def _times(axes: Axes, rows: list[StrategySummary]) -> None:
     quiet(axes, "Time of an iteration")
+    grid(axes)
     values, half = _column(rows, "iteration_time_s"), _column(rows, "iteration_time_ci95_s")
     here = np.flatnonzero(np.isfinite(values))
     if not len(here):
         empty(axes, "")
         _missing(axes, rows, "iteration_time_s")
         return
-    scale, unit = time_scale(float(values[here].max()))
-    shown, half = values / scale, np.nan_to_num(half) / scale
+    half = np.nan_to_num(half)
     if _wide(values):
-        _on_log(axes, shown[here], f"{unit}, logarithmic axis")
-        axes.plot(shown[here], here, "o", color=ORANGE, markersize=7)
+        scale = 1.0
+        _on_log(axes, values[here])
+        time_ticks(axes, "logarithmic axis")
+        axes.plot(values[here], here, "o", color=ORANGE, markersize=7)
     else:
-        axes.barh(here, shown[here], color=ORANGE, height=0.62)
-        axes.set_xlim(0, float((shown + half)[here].max()) * 1.3 or 1)
+        scale, unit = time_scale(float(values[here].max()))
+        axes.barh(here, values[here] / scale, color=ORANGE, height=0.62)
+        axes.set_xlim(0, float((values + half)[here].max()) / scale * 1.3 or 1)
         axes.set_xlabel(unit, fontsize=9)
-        grid(axes)
     axes.grid(axis="y", visible=False)
+    least = axes.get_xlim()[0]
     for place in here:
-        row, at = rows[place], shown[place]
-        low, high = at - half[place], at + half[place]
+        low, high = (max(least, float(values[place] + sign * half[place]) / scale) for sign in (-1, 1))
         if half[place] > 0:
-            axes.plot([max(low, axes.get_xlim()[0]), high], [place, place], color=GREY, linewidth=1.6)
-        ratio = row.values["ratio"]
+            axes.plot([low, high], [place, place], color=GREY, linewidth=1.6)
+        ratio = rows[place].values["ratio"]
         beside = seconds(float(values[place])) + (
             "" if ratio is None or place == 0 else f"  ({significant(ratio, 3)}×)"
         )
@@ -118,19 +125,17 @@ def _times(axes: Axes, rows: list[StrategySummary]) -> None:
     _missing(axes, rows, "iteration_time_s")
 
 
-def _on_log(axes: Axes, values: Any, label: str) -> None:
+def _on_log(axes: Axes, values: Any) -> None:
     """A logarithmic axis with room at the right for numbers beside the dots."""
     moved = values[values > 0]
     span = float(moved.max() / moved.min())
     axes.set_xscale("log")
     axes.set_xlim(float(moved.min()) / span**0.06, float(moved.max()) * span**0.45)
-    log_ticks(axes.xaxis)
-    axes.set_xlabel(label, fontsize=9)
-    grid(axes)
 
 
 def _bytes(axes: Axes, rows: list[StrategySummary]) -> None:
     quiet(axes, "Bytes of a device that was used, mean")
+    grid(axes)
     name = "bytes_down_per_device"
     curves = ((name, "down", BLUE, -0.17), ("bytes_up_per_device", "up", GREEN, 0.17))
     table = {key: _column(rows, key) for key, *_ in curves}
@@ -142,13 +147,13 @@ def _bytes(axes: Axes, rows: list[StrategySummary]) -> None:
     size, unit = _unit(float(np.nanmax(every)))
     log = _wide(every)
     if log:
-        _on_log(axes, every[np.isfinite(every)] / size, f"{unit}, logarithmic axis")
+        _on_log(axes, every[np.isfinite(every)] / size)
+        log_ticks(axes.xaxis)
+    else:
+        axes.set_xlim(0, float(np.nanmax(every)) / size * 1.25)
     for key, label, colour, offset in curves:
         _one_way(axes, table[key], size, (label, colour, offset), log=log)
-    if not log:
-        axes.set_xlim(0, float(np.nanmax(every)) / size * 1.25)
-        axes.set_xlabel(unit, fontsize=9)
-        grid(axes)
+    axes.set_xlabel(f"{unit}, logarithmic axis" if log else unit, fontsize=9)
     axes.grid(axis="y", visible=False)
     axes.legend(fontsize=8, frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
     _missing(axes, rows, name)

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from morphling.errors import InputError
+from morphling.errors import InputError, RunError
 from morphling.results.interval import half_width, ratio_half_width
 from morphling.results.run_values import VALUES, run_values
 from morphling.results.write import plain
@@ -276,13 +276,20 @@ def write_comparison(
     """Write what compares the runs of ``folder`` beside them, and return it.
 
     ``facts`` : ``name``, ``seeds``, ``iterations`` and whatever else is to be kept; ``strategies`` : ``label`` and
-    configuration of each; ``runs`` : as `run_record` makes them, strategy by strategy, seed by seed.
+    configuration of each; ``runs`` : as `run_record` makes them, strategy by strategy, seed by seed.  ``RunError`` if
+    the disk refuses, or if ``draw`` fails (all but the figure is then in place).
     """
     record = {"comparison_version": COMPARISON_VERSION, **facts, "strategies": list(strategies), "runs": list(runs)}
     text = json.dumps(plain(record), indent=2, ensure_ascii=False, allow_nan=False)
     comparison = Comparison(folder, json.loads(text))
-    comparison.frame().to_csv(folder / FRAME_FILE, index=False)
-    (folder / RECORD_FILE).write_text(text + "\n", encoding="utf-8")
-    if draw is not None:
-        draw(comparison)
+    try:
+        comparison.frame().to_csv(folder / FRAME_FILE, index=False)
+        (folder / RECORD_FILE).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"{folder}: the comparison cannot be written: {error}; its run folders are there") from error
+    try:
+        if draw is not None:
+            draw(comparison)
+    except Exception as error:
+        raise RunError(f"{folder}: the comparison is written, but the figure could not be drawn: {error}") from error
     return comparison

@@ -16,7 +16,17 @@ if TYPE_CHECKING:
 
     from morphling.results.comparison import Comparison, StrategySummary
 
-__all__ = ["Line", "comparison_html", "comparison_lines", "comparison_table", "short_reason", "table_notes"]
+__all__ = [
+    "Line",
+    "broken",
+    "comparison_html",
+    "comparison_lines",
+    "comparison_table",
+    "seconds",
+    "short_reason",
+    "significant",
+    "table_notes",
+]
 
 HEADS = ("strategy", "time an\niteration", "ratio\nto 1st", "bytes a\ndevice", "peak\nmemory", "utili-\nzation",
          "energy", "recovery")  # fmt: skip
@@ -188,7 +198,7 @@ def comparison_table(comparison: Comparison, width: int | None = None) -> Table:
         table.add_column(head, justify="left" if head == "strategy" else "right", width=columns, overflow="fold")
     for line in lines:
         style = {"failed": "red", "infeasible": "dim"}.get(line.state, "")
-        name = Text(line.label if whole <= label else _broken(line.label))
+        name = Text(line.label if whole <= label else broken(line.label))
         if line.short is not None:
             name.append(f"\n({line.short})", style="dim")
         cells = [
@@ -202,7 +212,7 @@ def _span(text: str) -> int:
     return max(len(part) for part in text.split("\n"))
 
 
-def _broken(label: str) -> str:
+def broken(label: str) -> str:
     """Keys on lines of their own: narrow columns then break where people would."""
     return re.sub(r":(?=[\w.-]+=)", "\n ", label)
 

@@ -206,7 +206,7 @@ def test_the_figure_has_bars_and_words_for_what_is_missing(tmp_path):
 def test_the_axis_is_logarithmic_where_one_would_hide_the_others():
     times, size = comparison_figure(comparison(ran("a"), ran("b", iteration_time_s=60.0 * 31))).axes
     assert (times.get_xscale(), size.get_xscale()) == ("log", "linear")
-    assert times.get_xlabel() == "s, logarithmic axis"
+    assert times.get_xlabel().startswith("logarithmic axis")
     assert not times.patches
     assert (
         comparison_figure(comparison(ran("a"), ran("b", iteration_time_s=60.0 * 29))).axes[0].get_xscale() == "linear"
