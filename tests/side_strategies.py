@@ -89,6 +89,13 @@ class Slow(Waves):
         time.sleep(600)
 
 
+class Formula(Waves):
+    """Has the time of an iteration and no rows, as published formulas do."""
+
+    def report(self):
+        return {"not_replayed": "the published formula has no rows"}
+
+
 class Empty(Waves):
     """Does nothing, at once."""
 

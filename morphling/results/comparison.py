@@ -229,11 +229,12 @@ def _ratio(
 def _remarks(runs: Sequence[Any], iterations: int) -> dict[str, str]:
     """What a reader should know of values that are there."""
     remarks = {}
-    short = sorted({run["values"]["iterations"] for run in runs if run["values"]["iterations"] < iterations})
+    ends = [run["values"]["iterations"] or 0 for run in runs]
+    short = sorted({count for count in ends if count < iterations})
     if short:
         ended = f"{short[0]}" if short[0] == short[-1] else f"{short[0]} to {short[-1]}"
         remarks["iteration_time_s"] = f"{ended} of {iterations} iterations ended; bytes, energy and losses are of those"
-    if unmade := sum(run["values"]["unrecovered_losses"] for run in runs):
+    if unmade := sum(run["values"]["unrecovered_losses"] or 0 for run in runs):
         remarks["recovery_time_s"] = f"{unmade} {'loss was' if unmade == 1 else 'losses were'} never made up for"
     radio = sorted({text for run in runs for text in run["remarks"].values()})
     if radio:

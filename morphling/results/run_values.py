@@ -29,18 +29,21 @@ def run_values(folder: Path) -> tuple[dict[str, Any], dict[str, str], dict[str, 
     ``InputError`` if the folder is damaged.
     """
     metrics = Results.open(folder).metrics
-    why = {name: text for name, text in metrics.get("not_available", {}).items() if name in _TAKEN}
+    said = metrics.get("not_available", {})
     values: dict[str, Any] = {name: metrics.get(name) for name in _TAKEN}
-    for name in _TAKEN:
-        if values[name] is None:
-            why.setdefault(name, "the run folder does not hold it")
-    used = metrics["devices_used"]
+    why = {name: said.get(name, "the run folder does not hold it") for name in _TAKEN if values[name] is None}
     for name in ("bytes_down", "bytes_up"):
-        values[f"{name}_per_device"] = metrics[name] / used if used else None
-        if not used:
-            why[f"{name}_per_device"] = "no device had a row"
-    values.update(_memory(folder, why))
+        _per_device(name, values, why)
+    values.update(_memory(folder, said.get("peak_device_memory_bytes"), why))
     return {name: values[name] for name in VALUES}, why, _radio(metrics)
+
+
+def _per_device(name: str, values: dict[str, Any], why: dict[str, str]) -> None:
+    """The mean over the devices used."""
+    total, used, mean = values[name], values["devices_used"], f"{name}_per_device"
+    values[mean] = total / used if used and total is not None else None
+    if values[mean] is None:
+        why[mean] = why.get(name) or why.get("devices_used") or "no device had a row"
 
 
 def _radio(metrics: dict[str, Any]) -> dict[str, str]:
@@ -50,13 +53,16 @@ def _radio(metrics: dict[str, Any]) -> dict[str, str]:
     return {"energy_j": said} if said and metrics.get("energy_j") is not None else {}
 
 
-def _memory(folder: Path, why: dict[str, str]) -> dict[str, Any]:
-    """Of the device whose peak is the largest share of its memory: the peak, the share, whether it fits."""
+def _memory(folder: Path, unknown: str | None, why: dict[str, str]) -> dict[str, Any]:
+    """Of the device whose peak is the largest share of its memory: the peak, the share, whether it fits.
+
+    ``unknown`` : why peaks have no value, if they have none
+    """
     table = read_table(folder, DEVICES_FILE, ["memory_bytes", "peak_memory_bytes"])
     capacity, peak = (table[name].to_numpy() for name in ("memory_bytes", "peak_memory_bytes"))
-    if not peak.any():
+    if unknown is not None or not peak.any():
         names = ("peak_memory_bytes", "peak_memory_share", "fits")
-        why.update(dict.fromkeys(names, "the strategy's rows do not say what devices hold"))
+        why.update(dict.fromkeys(names, unknown or "the strategy's rows do not say what devices hold"))
         return dict.fromkeys(names)
     tightest = int(np.argmax(peak / capacity))
     # The shares are only compared; whether it fits is decided in whole bytes.

@@ -116,6 +116,14 @@ def test_iterations_that_did_not_end_are_told(tmp_path):
     assert done.rows[1].values["ratio"] == pytest.approx(1)
 
 
+def test_a_strategy_without_rows_has_a_time_alone(tmp_path):
+    (row,) = compared(tmp_path, plugin("Formula")).rows
+    assert row.values["iteration_time_s"] == pytest.approx(1.1)
+    missing = {name for name, reason in row.why.items() if reason == "the published formula has no rows"}
+    assert missing >= {"bytes_down_per_device", "peak_memory_share", "fits", "device_utilization", "energy_j"}
+    assert all(row.values[name] is None for name in missing)
+
+
 @pytest.mark.parametrize(
     ("strategies", "match"),
     [
