@@ -52,7 +52,7 @@ class Line:
 
 @dataclass(frozen=True)
 class _Column:
-    """``name`` : the value that makes it ``n/a``; ``show`` : its text; ``told`` : names whose remarks belong to it."""
+    """``name`` : the value that makes it ``n/a``, and whose remarks are told; ``show`` : its text."""
 
     name: str
     show: Callable[[Mapping[str, Any]], str]
