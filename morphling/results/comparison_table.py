@@ -214,7 +214,7 @@ def _span(text: str) -> int:
 
 def broken(label: str) -> str:
     """Keys on lines of their own: narrow columns then break where people would."""
-    return re.sub(r":(?=[\w.-]+=)", "\n ", label)
+    return re.sub(r"(?<=\.py):|:(?=[\w.-]+=)", "\n ", label)
 
 
 def comparison_html(comparison: Comparison) -> str:
