@@ -198,7 +198,7 @@ def comparison_table(comparison: Comparison, width: int | None = None) -> Table:
         table.add_column(head, justify="left" if head == "strategy" else "right", width=columns, overflow="fold")
     for line in lines:
         style = {"failed": "red", "infeasible": "dim"}.get(line.state, "")
-        name = Text(line.label if whole <= label else broken(line.label))
+        name = Text(line.label if len(line.label) <= label else broken(line.label))
         if line.short is not None:
             name.append(f"\n({line.short})", style="dim")
         cells = [
