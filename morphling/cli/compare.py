@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +12,7 @@ import typer
 from morphling.cli.run import AllowPlugins, Scenario, Set, agreed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from morphling.results import Comparison
-    from morphling.run.side_by_side import Progress
 
 __all__ = ["compare", "exit_code", "printed"]
 
@@ -55,7 +50,9 @@ def compare(
         "out": out, "base": base, "jobs": jobs, "figures": figures, "allow_plugins": allowed,
     }  # fmt: skip
     if sys.stderr.isatty():
-        with _watched(lineup.name) as progress:
+        from morphling.cli.progress import side_by_side
+
+        with side_by_side(lineup.name) as progress:
             comparison = compare_lineup(lineup, progress=progress, **options)
     else:
         comparison = compare_lineup(lineup, **options)
@@ -94,30 +91,3 @@ def exit_code(comparison: Comparison) -> int:
     states = [row.state for row in comparison.rows]
     times = any(row.values["iteration_time_s"] is not None for row in comparison.rows)
     return int("failed" in states or not times)
-
-
-@contextmanager
-def _watched(name: str) -> Iterator[Callable[[Progress], None]]:
-    """A bar on stderr: runs finished of all, and which run now, how far in virtual time."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
-    bars = Bars(
-        TextColumn(name),
-        BarColumn(24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with bars:
-        bar = bars.add_task("reading")
-
-        def show(now: Progress) -> None:
-            at = [f"{key} ({virtual_s:,.1f} s)" if virtual_s else key for key, virtual_s in now.running.items()]
-            more = f" and {len(at) - 3} more" if len(at) > 3 else ""
-            bars.update(bar, completed=now.done, total=now.total, description="; ".join(at[:3]) + more)
-
-        yield show

@@ -1,4 +1,4 @@
-"""`morphling report` and `morphling figures`: a run folder, read again."""
+"""`morphling report`: a run folder or a comparison, read again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from morphling.cli.compare import printed
 
-__all__ = ["figures", "report"]
+__all__ = ["report"]
 
 Folder = Annotated[Path, typer.Argument(help="A run folder, or the folder of a comparison.")]
 
@@ -45,12 +45,3 @@ def report(
         console.print(line, highlight=False, soft_wrap=True)
     if verify:
         print("events_sha256 verified")
-
-
-def figures(folder: Folder) -> None:
-    """Draw the figures of a run folder or a comparison (again)."""
-    from morphling.figures import draw_comparison, draw_overview
-    from morphling.results import Comparison
-
-    compared = (folder / "comparison.json").is_file()
-    print(draw_comparison(Comparison.open(folder)) if compared else draw_overview(folder))
