@@ -170,7 +170,9 @@ class Strategy(ABC):
         whole nanoseconds of virtual time (`View.now_ns` when it happened): ``lost_ns``, ``detected_ns`` (the strategy
         acted on the loss from then on), ``planning_ns`` (the new plan was begun; left out, ``detected_ns``),
         ``planned_ns`` (the new plan was made and dispatched); ``rows``, how many were lost.  The dispatches of
-        ``planned_ns`` whose label begins with ``recovery`` make up for the loss.  A time that never came is None.  With
-        an entry for each loss, results split the time of recovery into detection, planning, re-dispatch and recompute.
+        ``planned_ns`` whose label begins with ``recovery`` make up for the loss.  A time that never came is None.  An
+        entry with ``absorbed`` True has only ``lost_ns`` and ``detected_ns``: nothing is done again, work goes on
+        without these rows (which may have been withdrawn, not lost).  With an entry for each loss, results split the
+        time of recovery into detection, planning, re-dispatch and recompute.
         """
         return {}

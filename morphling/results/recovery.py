@@ -18,6 +18,9 @@ PARTS = ("recovery_detection_s", "recovery_planning_s", "recovery_redispatch_s",
 WAITING = "recovery_waiting_s"
 """The share of planning in which no plan was being made."""
 
+ABSORBED = -1
+"""Instead of the time of a plan: nothing had to be done again."""
+
 _Answers: TypeAlias = dict[int, tuple[int, int]]
 """Recovery dispatches by the instant at which they were made: when their inputs had arrived, when they were settled."""
 _Entry: TypeAlias = tuple[int, int, int, int]
@@ -101,6 +104,8 @@ def _made_next(losses: IntArray, answers: _Answers) -> tuple[int, int, bool]:
 def _parts(entry: _Entry, answers: _Answers) -> tuple[int, int, int, int, int]:
     """The four parts and the waiting, ns."""
     lost, detected, planning, planned = entry
+    if planned == ABSORBED:
+        return detected - lost, 0, 0, 0, 0
     moved, settled = answers[planned]
     return detected - lost, planned - detected, moved - planned, settled - moved, planning - detected
 
@@ -112,6 +117,13 @@ def _entries(recoveries: object, losses: set[int], answers: _Answers) -> list[_E
     found = []
     for number, said in enumerate(recoveries):
         try:
+            if said.get("absorbed", False):
+                lost, detected = index(said["lost_ns"]), index(said["detected_ns"])
+                if lost > detected:
+                    raise ValueError(f"the times of entry {number} do not rise")
+                if lost in losses:  # of what was lost when the strategy withdrew it, it may have been done by then
+                    found.append((lost, detected, detected, ABSORBED))
+                continue
             if said["planned_ns"] is None:
                 continue
             lost, detected, planned = (index(said[name]) for name in ("lost_ns", "detected_ns", "planned_ns"))

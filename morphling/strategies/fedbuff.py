@@ -94,7 +94,7 @@ class FedBuff(Strategy):
         self.local: LocalTraining | None = None
         self.idle = IdlePool(0)
         self.places: set[_Place] = set()
-        self.version = self.buffered = 0
+        self.version = self.buffered = self.goal = 0
         self.staleness: Counter[int] = Counter()
         self.counts: Counter[str] = Counter()
         self.recoveries: list[dict[str, Any]] = []
@@ -110,6 +110,7 @@ class FedBuff(Strategy):
     def start(self, view: View) -> Decisions:
         """Work out what each client does, and fill all places."""
         self.local = local_training(self.config, view)
+        self.goal = view.iterations
         self.idle = IdlePool(view.fleet.size)
         self.idle.add(np.flatnonzero(view.online & self.local.eligible).tolist())
         out = self._fill(view)
@@ -122,7 +123,7 @@ class FedBuff(Strategy):
         out: list[Decision] = []
         for _ in range(len(rows)):
             self._report(place.version, out)
-            if self.version >= view.iterations:
+            if self.version == self.goal:
                 return self._end(place, out, view)
             self.idle.put(place.devices[place.at])
             place.at += 1
@@ -139,11 +140,9 @@ class FedBuff(Strategy):
             {"lost_ns": view.now_ns, "detected_ns": view.now_ns, "rows": len(rows), "absorbed": True}
         )
         gone = rows.tolist()
-        place.end = min(place.end, min(gone))
-        # who has left is not idle either: it comes back when it joins
+        place.end = min(gone)
+        # who has left is not idle: it comes back when it joins
         self.idle.add([d for d in (place.devices[row] for row in gone) if view.online[d]])
-        if place.at < place.end:
-            return self._fill(view)
         if place.at in gone:
             self.counts["dropped"] += 1
             self.places.remove(place)
@@ -163,14 +162,15 @@ class FedBuff(Strategy):
     def report(self) -> dict[str, Any]:
         """Counts of clients, staleness, the estimate, who was left out, and what was assumed."""
         counted = sum(self.staleness.values())
-        accepted = {tau: n for tau, n in self.staleness.items() if not self._too_stale(tau)}
+        limit = self.config.max_staleness
+        accepted = {tau: n for tau, n in self.staleness.items() if limit is None or tau <= limit}
         used = sum(accepted.values())
         out: dict[str, Any] = {
             "strategy": "fedbuff",
             "server_updates": self.version,
             "reported": counted,
             "too_stale": counted - used,
-            "selected": self.counts["selected"],
+            "drawn": self.counts["drawn"],
             "dropped": self.counts["dropped"],
             "unfinished": self.counts["unfinished"],
             "staleness": {str(tau): self.staleness[tau] for tau in sorted(self.staleness)},
@@ -189,15 +189,12 @@ class FedBuff(Strategy):
 
     # --------------------------------------------------------------------------------------------------------- pieces
 
-    def _too_stale(self, staleness: int) -> bool:
-        limit = self.config.max_staleness
-        return limit is not None and staleness > limit
-
     def _report(self, version: int, out: list[Decision]) -> None:
         """Put a report into the buffer, unless it is too stale; with K of them the server updates its model."""
         staleness = self.version - version
         self.staleness[staleness] += 1
-        if self._too_stale(staleness):
+        limit = self.config.max_staleness
+        if limit is not None and staleness > limit:
             return
         self.buffered += 1
         if self.buffered == self.config.buffer_size:
@@ -224,6 +221,7 @@ class FedBuff(Strategy):
             ahead = min(config.draw_ahead, max(len(self.idle) // config.concurrency, 1))
             drawn = self.idle.draw(ahead, view)
             if drawn:
+                self.counts["drawn"] += len(drawn)
                 place = _Place(drawn, self.version, end=len(drawn))
                 self.places.add(place)
                 out.append(Dispatch(chained(local.tasks, drawn), EACH, place, "client"))
