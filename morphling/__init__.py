@@ -17,17 +17,19 @@ from morphling.errors import MorphlingError
 if TYPE_CHECKING:
     from morphling.interfaces.executor import Executor
     from morphling.interfaces.strategy import Strategy
+    from morphling.planning.rounds import RoundStrategy
     from morphling.results import Results
     from morphling.run import replay_scenario as run
     from morphling.scenario import load_scenario
 
 __version__ = "0.1.0"
 
-__all__ = ["Executor", "MorphlingError", "Results", "Strategy", "__version__", "load_scenario", "run"]
+__all__ = ["Executor", "MorphlingError", "Results", "RoundStrategy", "Strategy", "__version__", "load_scenario", "run"]
 
 _HOMES = {
     "Executor": "morphling.interfaces.executor",
     "Results": "morphling.results",
+    "RoundStrategy": "morphling.planning.rounds",
     "Strategy": "morphling.interfaces.strategy",
     "load_scenario": "morphling.scenario",
 }

@@ -193,9 +193,7 @@ def local_training(config: LocalTrainingConfig, view: View) -> LocalTraining:
 def training_memory(work: Workload, batch_size: int, optimizer: Optimizer) -> DeviceMemory:
     """What a client holds that trains the whole model on ``batch_size`` sequences at a time."""
     model, s = work.model, work.sequence_length
-    layers = stage_activation_bytes(
-        model, batch_size, s, layers=model.layers, scheme=work.recompute, dtype=work.dtype
-    )
+    layers = stage_activation_bytes(model, batch_size, s, layers=model.layers, scheme=work.recompute, dtype=work.dtype)
     ends = input_activation_bytes(model, batch_size, s) + head_activation_bytes(model, batch_size, s)
     return DeviceMemory(sharded_state_bytes(parameters(model), optimizer), layers, ends)
 

@@ -68,10 +68,10 @@ class Round:
 class RoundStrategy(Strategy):
     """Write ``tasks``, ``select`` and ``close``, and ``accept`` where not every report counts.
 
-    A round is one dispatch.  When it is committed, what is still under way is withdrawn (`Cancel`; bytes that were moved
-    count) and an iteration has ended; when it is abandoned, the same round is tried again with a new selection.  While
-    ``select`` returns nobody the strategy pauses, and asks again whenever devices join.  A subclass that has a ``start``
-    of its own calls this one at its end.
+    A round is one dispatch.  When it is committed, what is still under way is withdrawn (`Cancel`; bytes that were
+    moved count) and an iteration has ended; when it is abandoned, the same round is tried again with a new selection.
+    While ``select`` returns nobody the strategy pauses, and asks again whenever devices join.  A subclass that has a
+    ``start`` of its own calls this one at its end.
     """
 
     retries: ClassVar[int] = 10

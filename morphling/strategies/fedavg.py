@@ -44,8 +44,8 @@ class FedAvgConfig(LocalTrainingConfig):
     clients_per_round : K, reports that commit a round
     over_commitment : clients selected for each report that is wanted (1.3: 130 % of K, rounded up)
     deadline_s : seconds after the selection at which a round ends; left out, it waits for whoever has not left
-    minimum_reports : reports with which a round may be committed at its deadline, or when nobody is left to report; with
-        fewer it is abandoned and tried again.  With fewer devices here than that, no round is begun
+    minimum_reports : reports with which a round may be committed at its deadline, or when nobody is left to report;
+        with fewer it is abandoned and tried again.  With fewer devices here than that, no round is begun
     retries : how often in a row a round may be abandoned before the run stops with an error
     selection : among the devices here at that moment: ``uniform``, or the ``fastest`` by the server's estimate
     """
@@ -92,6 +92,7 @@ class FedAvg(RoundStrategy):
         self.retries = self.config.retries  # type: ignore[misc] # the scenario's, instead of the class's
         self.local: LocalTraining | None = None
         self.estimate_s: float | None = None
+        self.fastest_s = 0.0
 
     # ---------------------------------------------------------------------------------------------------------- hooks
 
@@ -126,6 +127,10 @@ class FedAvg(RoundStrategy):
         """Download, training and upload of the selected clients."""
         return self._local.tasks.take(devices)
 
+    def accept(self, current: Round, devices: IntArray, view: View) -> IntArray:  # noqa: ARG002 - counted
+        """The first K, of those that report at one instant in the order of the fleet."""
+        return devices[: self.config.clients_per_round - len(current.reported)]
+
     def close(self, current: Round, view: View) -> Verdict | None:  # noqa: ARG002 - counted, not timed
         """At K reports; else at the deadline; without one when nobody is left to report."""
         reports = len(current.reported)
@@ -147,7 +152,9 @@ class FedAvg(RoundStrategy):
         if limit is None or self.estimate_s is None:
             return super().gave_up(current)
         fastest = self.fastest_s
-        return f"{super().gave_up(current)}; deadline_s is {limit:g}, and the fastest client needs about {fastest:.4g} s"
+        return (
+            f"{super().gave_up(current)}; deadline_s is {limit:g}, and the fastest client needs about {fastest:.4g} s"
+        )
 
     def report(self) -> dict[str, Any]:
         """Counts of rounds and clients, the estimate of the first round, who was left out, and what was assumed."""
@@ -181,15 +188,14 @@ class FedAvg(RoundStrategy):
     def _assumptions(self) -> list[str]:
         c = self.config
         notes = [
-            "a round takes part in no later one: who has not reported when it closes is withdrawn, and starts afresh",
-            f"a round wants {c.wanted} clients for {c.clients_per_round} reports; with fewer here it takes all of them,"
-            " and is committed when each has reported",
+            "a client that has not reported when its round closes is withdrawn; in a later round it starts afresh",
+            f"a round wants {c.clients_per_round} reports of {c.wanted} clients, or of all that are here if fewer are",
             "estimate_s is the first round, at nominal rates of links, without departures",
         ]
         if c.deadline_s is None:
             notes.append("without a deadline the server knows at once that a client has left")
         else:
-            notes.append("with a deadline the server does not notice that a client has left, and waits for the deadline")
+            notes.append("with a deadline the server does not notice that a client has left, and waits until then")
         return notes
 
 

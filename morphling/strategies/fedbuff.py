@@ -15,7 +15,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from morphling.interfaces.strategy import Covers, Decision, Decisions, Dispatch, Done, Each, IterationDone, Sent, Strategy
+from morphling.interfaces.strategy import (
+    Covers,
+    Decision,
+    Decisions,
+    Dispatch,
+    Done,
+    Each,
+    IterationDone,
+    Sent,
+    Strategy,
+)
 from morphling.interfaces.view import View
 from morphling.planning.idle import IdlePool
 from morphling.planning.local_training import (
@@ -93,7 +103,7 @@ class FedBuff(Strategy):
         super().__init__(config or FedBuffConfig())
         self.local: LocalTraining | None = None
         self.idle = IdlePool(0)
-        self.places: set[_Place] = set()
+        self.places: dict[_Place, None] = {}  # in the order in which they were filled
         self.version = self.buffered = self.goal = 0
         self.staleness: Counter[int] = Counter()
         self.counts: Counter[str] = Counter()
@@ -129,7 +139,7 @@ class FedBuff(Strategy):
             place.at += 1
             place.version = self.version
         if place.at == place.end:
-            self.places.remove(place)
+            del self.places[place]
             out += self._fill(view)
         return out
 
@@ -145,7 +155,7 @@ class FedBuff(Strategy):
         self.idle.add([d for d in (place.devices[row] for row in gone) if view.online[d]])
         if place.at in gone:
             self.counts["dropped"] += 1
-            self.places.remove(place)
+            del self.places[place]
         return self._fill(view)
 
     def on_joined(self, devices: IntArray, view: View) -> Decisions:
@@ -223,7 +233,7 @@ class FedBuff(Strategy):
             if drawn:
                 self.counts["drawn"] += len(drawn)
                 place = _Place(drawn, self.version, end=len(drawn))
-                self.places.add(place)
+                self.places[place] = None
                 out.append(Dispatch(chained(local.tasks, drawn), EACH, place, "client"))
         return out
 
