@@ -236,9 +236,8 @@ def fedscale_client_seconds(
 def shared_assumptions(config: LocalTrainingConfig) -> list[str]:
     """What a reader of federated timings should know, whichever strategy made them."""
     length = (
-        f"{config.local_epochs} epochs over its own samples"
-        if config.local_epochs
-        else f"{config.local_steps or DEFAULT_STEPS} steps"
+        f"{config.local_epochs or config.local_steps or DEFAULT_STEPS}"
+        f" {'pass(es) over its own samples' if config.local_epochs else 'step(s)'}"
     )
     return [
         f"timing only: nothing is trained; a client trains {length}, one forward and its backward pass for each sample",

@@ -152,6 +152,14 @@ class RoundStrategy(Strategy):
         current.overdue = True
         return self._judge(current, view)
 
+    def round_summary(self) -> str:
+        """The counts of rounds and of devices as a line, for ``summary`` of the report."""
+        c = self.counts
+        return (
+            f"rounds: {self.committed} committed, {c['abandoned']} abandoned; devices: {c['selected']} selected,"
+            f" {c['reported']} reported, {c['late']} late, {c['dropped']} dropped out"
+        )
+
     def round_report(self) -> dict[str, Any]:
         """Counts of rounds and of devices, for ``report``."""
         reports = self.report_counts

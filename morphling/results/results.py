@@ -165,12 +165,14 @@ class Results:
         said = self.manifest.get("strategy", {})
         lines = []
         if "estimate_s" in said:
+            parts = [f"plan: estimated {seconds_text(said['estimate_s'])} an iteration"]
             bounds = ", ".join(f"{k} {seconds_text(v)}" for k, v in said.get("lower_bounds", {}).items() if v > 0)
-            lines.append(
-                f"plan: estimated {seconds_text(said['estimate_s'])} an iteration; "
-                f"at nominal rates no plan beats {bounds}; "
-                f"the slowest device takes {said.get('load_imbalance', 0.0):.1%} more than the mean"
-            )
+            if bounds:
+                parts.append(f"at nominal rates no plan beats {bounds}")
+            if "load_imbalance" in said:
+                parts.append(f"the slowest device takes {said['load_imbalance']:.1%} more than the mean")
+            lines.append("; ".join(parts))
+        lines += said.get("summary", [])
         left = ", ".join(f"{n} {why}" for why, n in said.get("devices_left_out", {}).items())
         if left:
             lines.append(f"left out: {left}")

@@ -161,6 +161,7 @@ class FedAvg(RoundStrategy):
         out: dict[str, Any] = {
             "strategy": "fedavg",
             **self.round_report(),
+            "summary": [self.round_summary()],
             "assumptions": [*shared_assumptions(self.config), *self._assumptions()],
         }
         if self.local is not None:
