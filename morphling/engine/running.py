@@ -84,6 +84,11 @@ class Running:
             return
         end = int(settled.max())
         gone = self.lost.astype(bool)
+        if len(settled) == 1 and self.told_ns < 0 and not gone[0]:
+            every = np.zeros(1, np.int64)
+            done = every if not isinstance(self.notify, Quorum) or self.notify.k == 1 else None
+            yield Notice(end, done, None, last=True, settled=every)
+            return
         whole = not gone.any()
         if isinstance(self.notify, All) and whole:
             yield Notice(end, np.arange(len(settled)), None, last=True, settled=np.flatnonzero(settled == end))
