@@ -13,6 +13,7 @@ import numpy as np
 import simpy
 
 from morphling.engine.battery import Batteries
+from morphling.engine.calls import Call
 from morphling.engine.checks import check_rows
 from morphling.engine.closed_lane import ClosedLane, Trouble
 from morphling.engine.event_lane import EventLane
@@ -56,19 +57,6 @@ INFINITE = float("inf")
 STANDSTILL = 100_000
 """Decisions at one instant after which the clock is said to stand still; and timers after which a run is given up in
 which nobody is online, nobody comes any more, and virtual time has no limit."""
-
-
-class _Call(simpy.Event):
-    """A call at an instant: an event that is triggered already, which SimPy has no public door for."""
-
-    def __init__(self, env: simpy.Environment, call: Callable[..., None], args: tuple[Any, ...]) -> None:
-        super().__init__(env)
-        self.call, self.args = call, args
-        self.callbacks = [_Call.make]
-        self._ok, self._value = True, None
-
-    def make(self) -> None:
-        self.call(*self.args)
 
 
 class Engine:
@@ -201,8 +189,7 @@ class Engine:
 
     def at(self, time_ns: int, priority: int, call: Callable[..., None], *args: Any) -> None:
         """Have SimPy make a call at ``time_ns``."""
-        event = _Call(self.env, call, args)
-        self.env.schedule(event, priority=priority, delay=time_ns - self.env.now)  # type: ignore[arg-type] # any int
+        self.env.schedule(Call(self.env, call, args), priority=priority, delay=time_ns - self.env.now)  # type: ignore[arg-type] # any int
 
     # --------------------------------------------------------------------------------------------------- decisions
 

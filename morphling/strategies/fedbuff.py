@@ -187,8 +187,8 @@ class FedBuff(Strategy):
             "mean_staleness": sum(t * n for t, n in self.staleness.items()) / counted if counted else None,
             "mean_weight": sum(n / sqrt(1 + t) for t, n in accepted.items()) / used if used else None,
             "summary": [
-                f"server updates: {self.version}; clients: {counted} reported, {counted - used} of them too stale,"
-                f" {self.counts['dropped']} dropped out"
+                f"server updates: {self.version}; clients: {counted} reported, {self.counts['dropped']} dropped out;"
+                 f" too stale: {counted - used}"
             ],
             "recoveries": self.recoveries,
             "assumptions": [*shared_assumptions(self.config), *self._assumptions()],
