@@ -37,12 +37,13 @@ def recovery(recording: Recording, sums: Account, recoveries: object, why: dict[
     losses = _losses(recording, sums)
     answers = _answers(recording)
     parts: dict[str, Any] = dict.fromkeys((*PARTS, WAITING))
-    doubt = "the strategy reports no recoveries"
+    doubt, misfit = "the strategy reports no recoveries", False
     entries: list[_Entry] | None = None
     if recoveries is not None:
         try:
             entries = _entries(recoveries, set(losses.tolist()), answers)
         except ValueError as error:
+            misfit = True
             doubt = f"what the strategy reports under recoveries does not fit the events: {error}"
     if entries is None:
         total, unrecovered, any_answered = _made_next(losses, answers)
@@ -53,8 +54,9 @@ def recovery(recording: Recording, sums: Account, recoveries: object, why: dict[
         if any_answered:
             parts = {name: ns / SECOND_NS for name, ns in zip(parts, spent, strict=True)}
     if not any_answered:
-        doubt = "no row was lost" if len(losses) == 0 else "no dispatch labelled recovery followed"
-        why["recovery_time_s"] = doubt
+        nothing = "no row was lost" if len(losses) == 0 else "no dispatch labelled recovery followed"
+        why["recovery_time_s"] = nothing
+        doubt = doubt if misfit else nothing
     if parts[WAITING] is None:
         why.update(dict.fromkeys(parts, doubt))
     return {

@@ -175,6 +175,7 @@ class FedBuff(Strategy):
         limit = self.config.max_staleness
         accepted = {tau: n for tau, n in self.staleness.items() if limit is None or tau <= limit}
         used = sum(accepted.values())
+        summary = f"server updates: {self.version}; clients: {counted} reported, {self.counts['dropped']} dropped out"
         out: dict[str, Any] = {
             "strategy": "fedbuff",
             "server_updates": self.version,
@@ -186,10 +187,7 @@ class FedBuff(Strategy):
             "staleness": {str(tau): self.staleness[tau] for tau in sorted(self.staleness)},
             "mean_staleness": sum(t * n for t, n in self.staleness.items()) / counted if counted else None,
             "mean_weight": sum(n / sqrt(1 + t) for t, n in accepted.items()) / used if used else None,
-            "summary": [
-                f"server updates: {self.version}; clients: {counted} reported, {self.counts['dropped']} dropped out;"
-                 f" too stale: {counted - used}"
-            ],
+            "summary": [summary],
             "recoveries": self.recoveries,
             "assumptions": [*shared_assumptions(self.config), *self._assumptions()],
         }

@@ -255,6 +255,43 @@ def test_settings_that_mean_nothing_are_refused_by_name(keys, field):
         build(load_scenario(scenario))
 
 
+def test_a_run_says_how_its_rounds_went(tmp_path):
+    import morphling
+
+    link = {"downlink": "80 Mbit/s", "uplink": "80 Mbit/s", "latency": "10 ms"}
+    scenario = {
+        "name": "rounds",
+        "workload": {"model": "opt-125m", "batch_size": 1, "sequence_length": 8},
+        "fleet": [{"profile": {"compute": "1 TFLOP/s", "memory": "4 GB"}, "count": 6, "link": link}],
+        "strategy": {"plugin": FedAvg, "clients_per_round": 4, "local_steps": 3},
+        "run": {"iterations": 2},
+    }
+    results = morphling.run(scenario, out=tmp_path / "run", figures=False)
+    assert (
+        "rounds: 2 committed, 0 abandoned; devices: 12 selected, 8 reported, 4 late, 0 dropped out" in results.notes()
+    )
+    assert results.notes()[0].startswith("plan: estimated ")
+    assert ";" not in results.notes()[0]  # there are neither bounds nor a balance to tell
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ({"lost_ns": 6 * S, "detected_ns": 5 * S}, "do not rise"),
+        ({"lost_ns": 6 * S}, "lacks lost_ns"),
+    ],
+)
+def test_an_absorbed_loss_that_makes_no_sense_is_not_believed(entry, why):
+    strategy = fedavg(clients_per_round=3, over_commitment=5 / 3)
+    fleet = clients(*FIVE)
+    recording = run(strategy, fleet)
+    got = metrics(recording, fleet, 1.0, {"recoveries": [{**entry, "absorbed": True}]})
+    assert got["recovery_detection_s"] is None
+    assert why in got["not_available"]["recovery_detection_s"]
+    elsewhere = metrics(recording, fleet, 1.0, {"recoveries": [{"lost_ns": 1, "detected_ns": 2, "absorbed": True}]})
+    assert elsewhere["unrecovered_losses"] == 1
+
+
 class Pairs(RoundStrategy):
     """A strategy of rounds of somebody's own: the two first who are here, and only odd devices count."""
 
