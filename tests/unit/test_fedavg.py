@@ -135,6 +135,20 @@ def test_a_deadline_that_no_client_meets_stops_the_run_and_says_why():
         run(fedavg(deadline_s=2.5, retries=2), clients(*FIVE))
 
 
+def test_the_deadline_of_a_round_that_is_over_means_nothing_to_the_next():
+    strategy = fedavg(deadline_s=10.0)
+    assert ends(run(strategy, clients(*FIVE), iterations=2)) == [8.0, 16.0]  # and not at 10 s
+    assert counts(strategy, "reported", "abandoned_rounds") == (10, 0)
+
+
+def test_only_attempts_in_a_row_count_as_retries():
+    strategy = fedavg(retries=1)
+    fleet = clients(*[(1, 1, 1)] * 5, sessions={i: [(0, 1), (5, 9), (12, None)] for i in range(5)})
+    # abandoned at 1 s, committed at 5 + 3 s; abandoned at 9 s, committed at 12 + 3 s
+    assert ends(run(strategy, fleet, iterations=2)) == [8.0, 15.0]
+    assert counts(strategy, "rounds", "abandoned_rounds") == (2, 2)
+
+
 def test_identical_clients_that_report_at_one_instant_are_counted_up_to_k():
     strategy = fedavg(clients_per_round=2, over_commitment=2.0)
     assert ends(run(strategy, clients(*[(1, 1, 1)] * 4))) == [3.0]

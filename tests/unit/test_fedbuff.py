@@ -114,6 +114,12 @@ def test_drawn_ahead_each_waits_for_the_one_before():
     assert any("drawn for a place at once" in line for line in strategy.report()["assumptions"])
 
 
+def test_drawn_ahead_each_starts_from_the_model_of_its_own_start():
+    strategy = fedbuff(concurrency=1, buffer_size=1, draw_ahead=4)
+    run(strategy, clients(*[(1, 1, 1)] * 4), iterations=8)
+    assert staleness(strategy) == {0: 8}
+
+
 def test_who_is_drawn_ahead_and_leaves_before_its_turn_is_no_drop_out():
     for seed in range(6):
         strategy = fedbuff(concurrency=1, buffer_size=2, draw_ahead=3)
