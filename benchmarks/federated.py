@@ -74,7 +74,7 @@ def main() -> None:
         span, said = replay(lambda: FedAvg(FedAvgConfig(clients_per_round=100)), there, 100, repeats)
         line(f"FedAvg, {CLIENTS:,} clients {name}, 100 rounds of 100", f"{span:.2f} s", said["summary"][0])
     for ahead in (1, 8, 64):
-        updates = (1_000 if quick else 2_000) if ahead == 1 else (2_000 if quick else 10_000)
+        updates = (500 if quick else 1_000) if ahead == 1 else (1_000 if quick else 5_000)
         for name, there in (("always here", always), ("with churn", coming)):
             config = FedBuffConfig(concurrency=100, buffer_size=10, draw_ahead=ahead)
             span, said = replay(lambda c=config: FedBuff(c), there, updates, repeats)
