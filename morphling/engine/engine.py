@@ -24,7 +24,7 @@ from morphling.engine.links import link_arrays, nic_can_bind
 from morphling.engine.network import network_arrays
 from morphling.engine.running import Notice, Running
 from morphling.engine.view import EngineView
-from morphling.errors import EngineError
+from morphling.errors import EngineError, RunError
 from morphling.fleet import Fleet
 from morphling.interfaces.executor import Executor
 from morphling.interfaces.recording import DispatchRecord, Recording, events_sha256
@@ -181,7 +181,7 @@ class Engine:
             battery=None if self.battery is None else self.battery.record(),
         )
 
-    def no_more(self) -> EngineError:
+    def no_more(self) -> RunError:
         """Nothing comes before the limit: rows are still on their way when it passes, or nothing ever comes."""
         late = too_late(self)
         on_the_way = isinstance(self.lane, EventLane) and self.lane.pending and self.lane.advance(FAR)

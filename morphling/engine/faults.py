@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from morphling.errors import EngineError
+from morphling.errors import EngineError, Infeasible, RunError
 from morphling.types import FAR_NS, SECOND_NS, DType, Kind
 
 if TYPE_CHECKING:
@@ -46,8 +46,13 @@ def never_finishes(engine: Engine, t: Trouble) -> EngineError:
     )
 
 
-def nothing_left(engine: Engine) -> EngineError:
+def nothing_left(engine: Engine) -> RunError:
     """No event is left and the strategy has not said `Done`."""
+    if engine.strategy.waiting_for:
+        return Infeasible(
+            f"{engine.strategy.waiting_for} (since devices left; no more come after {_seconds(engine.now_ns)};"
+            f" {len(engine.iteration_ends)} of {engine.iterations} iterations have ended)"
+        )
     return EngineError(
         f"nothing is left to happen at {_seconds(engine.now_ns)} and {type(engine.strategy).__name__} has not said "
         f"Done: {_unfinished(engine)}{_halted(engine)}"

@@ -116,6 +116,10 @@ class Strategy(ABC):
     name: ClassVar[str] = ""
     uses_peers: ClassVar[bool] = False
     """Whether rows may name a peer: transfers between devices (the engine then lets every link be shared)."""
+    repeats_work: ClassVar[bool] = False
+    """Whether dispatches are given up and done again whole, under a label that ends alike (else only lost rows)."""
+    waiting_for: str = ""
+    """Why nothing is under way: what it needs before it can go on.  If that never comes, the run is refused with it."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -165,7 +169,8 @@ class Strategy(ABC):
 
         Plain JSON values.  Keys that tools know: ``estimate_s``, ``lower_bounds`` (name → seconds), ``assumptions``
         (list of sentences), ``summary`` (list of lines to print below the table), ``devices_left_out`` (reason →
-        count), ``load_imbalance``, ``recoveries``.
+        count), ``load_imbalance``, ``recoveries``, ``not_replayed`` (why the run has no rows: metrics that come from
+        rows then have no value).
 
         ``recoveries`` : list of mappings, one for the rows that were lost at one instant and noticed at one instant, in
         whole nanoseconds of virtual time (`View.now_ns` when it happened): ``lost_ns``, ``detected_ns`` (the strategy
@@ -175,5 +180,10 @@ class Strategy(ABC):
         entry with ``absorbed`` True has only ``lost_ns`` and ``detected_ns``: nothing is done again, work goes on
         without these rows (which may have been withdrawn, not lost).  With an entry for each loss, results split the
         time of recovery into detection, planning, re-dispatch and recompute.
+
+        A strategy that stops, moves states and starts again also gives, per entry, ``moved_ns`` (the states have
+        arrived), ``ready_ns`` (the new set-up works) and ``replayed_ns`` (as far as before), and may give
+        ``further_ns`` (other instants at which rows were lost or withdrawn because of it), ``abandoned`` (serials of
+        dispatches whose work is done again) and ``moved_bytes``.  ``rows`` of 0 says that nothing was running then.
         """
         return {}

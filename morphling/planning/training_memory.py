@@ -152,8 +152,17 @@ class DeviceMemory:
         return self.states + self.activations + self.other
 
 
-def require_fit(needs: Sequence[DeviceMemory], capacity_bytes: ArrayLike, *, what: str = "stage") -> None:
-    """Raise ``Infeasible`` for the one of ``needs`` that is furthest over its capacity (int[n], bytes)."""
+def require_fit(
+    needs: Sequence[DeviceMemory],
+    capacity_bytes: ArrayLike,
+    *,
+    what: str = "stage",
+    names: Sequence[str] | None = None,
+) -> None:
+    """Raise ``Infeasible`` for the one of ``needs`` that is furthest over its capacity (int[n], bytes).
+
+    ``names`` : what each is called (None: by its number)
+    """
     total = np.array([x.total for x in needs], np.int64)
     capacity = np.asarray(capacity_bytes)
     if capacity.shape != total.shape:
@@ -162,8 +171,9 @@ def require_fit(needs: Sequence[DeviceMemory], capacity_bytes: ArrayLike, *, wha
     if len(over) and over.max() > 0:
         i = int(over.argmax())
         x = needs[i]
+        who = f"{what} {i if names is None else names[i]}"
         raise Infeasible(
-            f"{what} {i} has {format_bytes(float(capacity[i]))} and needs {format_bytes(x.total)}"
+            f"{who} has {format_bytes(float(capacity[i]))} and needs {format_bytes(x.total)}"
             f" (states {format_bytes(x.states)}, activations {format_bytes(x.activations)},"
             f" other {format_bytes(x.other)}); {int((over > 0).sum())} of {len(over)} do not fit"
         )

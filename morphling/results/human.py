@@ -45,7 +45,12 @@ METRIC_UNITS: dict[str, str] = {
     "recovery_planning_s": "s",
     "recovery_waiting_s": "s",
     "recovery_redispatch_s": "s",
+    "recovery_setup_s": "s",
     "recovery_recompute_s": "s",
+    "recovery_moved_bytes": "B",
+    "discarded_compute_s": "device-s",
+    "iteration_time_before_loss_s": "s",
+    "iteration_time_after_recovery_s": "s",
     "wall_time_s": "s",
     "events_sha256": "",
 }

@@ -22,6 +22,25 @@ from morphling.types import SECOND_NS, IntArray
 
 __all__ = ["Measured", "measure", "metrics", "phase_of"]
 
+FROM_ROWS = (
+    "compute_s",
+    "download_s",
+    "upload_s",
+    "coordinator_compute_s",
+    "bytes_down",
+    "bytes_up",
+    "peak_device_memory_bytes",
+    "coordinator_peak_memory_bytes",
+    "device_utilization",
+    "energy_compute_j",
+    "energy_radio_up_j",
+    "energy_radio_down_j",
+    "energy_j",
+    "devices_used",
+    "rows",
+)
+"""Metrics without a value where a strategy says that its run has no rows (``not_replayed`` in its report)."""
+
 
 @dataclass(frozen=True, eq=False)
 class Measured:
@@ -89,6 +108,9 @@ def measure(
     if sums.device["rows"][size] > 0 and peak[size] == 0:
         values["coordinator_peak_memory_bytes"] = None
         why["coordinator_peak_memory_bytes"] = "the strategy's rows do not say what the coordinator holds"
+    if isinstance(report, Mapping) and (reason := report.get("not_replayed")):
+        values |= dict.fromkeys(FROM_ROWS)
+        why |= dict.fromkeys(FROM_ROWS, str(reason))
     if wall_time_s is None:
         why["wall_time_s"] = "the wall time of the run was not given"
     return Measured({**values, "not_available": why}, sums, peak, spent)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from operator import index
 from typing import Any, TypeAlias
 
@@ -11,10 +14,23 @@ from morphling.interfaces.recording import DispatchRecord, Recording
 from morphling.results.accounting import Account
 from morphling.types import SECOND_NS, IntArray
 
-__all__ = ["PARTS", "WAITING", "recovery"]
+__all__ = ["BESIDE", "PARTS", "WAITING", "recovery"]
 
-PARTS = ("recovery_detection_s", "recovery_planning_s", "recovery_redispatch_s", "recovery_recompute_s")
+PARTS = (
+    "recovery_detection_s",
+    "recovery_planning_s",
+    "recovery_redispatch_s",
+    "recovery_setup_s",
+    "recovery_recompute_s",
+)
 """What ``recovery_time_s`` is the sum of."""
+BESIDE = (
+    "recovery_moved_bytes",
+    "discarded_compute_s",
+    "iteration_time_before_loss_s",
+    "iteration_time_after_recovery_s",
+)
+"""What else there is to say of it."""
 WAITING = "recovery_waiting_s"
 """The share of planning in which no plan was being made."""
 
@@ -23,8 +39,45 @@ ABSORBED = -1
 
 _Answers: TypeAlias = dict[int, tuple[int, int]]
 """Recovery dispatches by the instant at which they were made: when their inputs had arrived, when they were settled."""
-_Entry: TypeAlias = tuple[int, int, int, int]
-"""Lost, detected, planning begun, planned; ns."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A reported recovery that was dispatched; ns.  ``moved`` and what follows only where the strategy says it."""
+
+    lost: int
+    detected: int
+    planning: int
+    planned: int
+    moved: int | None
+    ready: int | None
+    replayed: int | None
+    further: tuple[int, ...]
+    abandoned: tuple[int, ...]
+    moved_bytes: int
+
+    def parts(self, answers: _Answers) -> tuple[int, int, int, int, int, int]:
+        """The five parts and the waiting, ns."""
+        if self.planned == ABSORBED:
+            return self.detected - self.lost, 0, 0, 0, 0, 0
+        moved, settled = answers[self.planned]
+        ready = moved
+        if self.moved is not None and self.ready is not None and self.replayed is not None:
+            moved, ready, settled = self.moved, self.ready, self.replayed
+        return (
+            self.detected - self.lost,
+            self.planned - self.detected,
+            moved - self.planned,
+            ready - moved,
+            settled - ready,
+            self.planning - self.detected,
+        )
+
+    def end(self, answers: _Answers) -> int:
+        """When what was lost was done again, or (if it was absorbed) was known to be lost, ns."""
+        if self.planned == ABSORBED:
+            return self.detected
+        return answers[self.planned][1] if self.replayed is None else self.replayed
 
 
 def recovery(recording: Recording, sums: Account, recoveries: object, why: dict[str, str]) -> dict[str, Any]:
@@ -48,9 +101,9 @@ def recovery(recording: Recording, sums: Account, recoveries: object, why: dict[
     if entries is None:
         total, unrecovered, any_answered = _made_next(losses, answers)
     else:
-        spent = np.array([_parts(entry, answers) for entry in entries], np.int64).reshape(-1, 5).sum(axis=0).tolist()
-        total, any_answered = sum(spent[:4]), bool(entries)
-        unrecovered = len(set(losses.tolist()) - {lost for lost, *_ in entries})
+        spent = np.array([e.parts(answers) for e in entries], np.int64).reshape(-1, 6).sum(axis=0).tolist()
+        total, any_answered = sum(spent[:5]), bool(entries)
+        unrecovered = len(set(losses.tolist()) - {t for e in entries for t in (e.lost, *e.further)})
         if any_answered:
             parts = {name: ns / SECOND_NS for name, ns in zip(parts, spent, strict=True)}
     if not any_answered:
@@ -64,7 +117,48 @@ def recovery(recording: Recording, sums: Account, recoveries: object, why: dict[
         **parts,
         "loss_instants": len(losses),
         "unrecovered_losses": unrecovered,
+        **_beside(recording, sums, losses, entries or [], answers, why),
     }
+
+
+def _beside(
+    recording: Recording,
+    sums: Account,
+    losses: IntArray,
+    entries: list[_Entry],
+    answers: _Answers,
+    why: dict[str, str],
+) -> dict[str, Any]:
+    """What was thrown away, what moved, and how fast iterations were before and after."""
+    abandoned = {serial for e in entries for serial in e.abandoned}
+    thrown = 0
+    for number, dispatch in enumerate(recording.dispatches):
+        if dispatch.serial in abandoned:
+            thrown += int(sums.dispatch["compute_ns"][number])
+        elif dispatch.lost.any():
+            begun = dispatch.lost & (dispatch.column("compute_start_ns") >= 0)
+            start, settled = dispatch.column("compute_start_ns")[begun], dispatch.column("settled_ns")[begun]
+            thrown += int(np.minimum(dispatch.column("compute_ns")[begun], settled - start).sum())
+    ends = recording.iteration_ends_ns
+    spans = list(zip([0, *ends], ends, strict=False))
+    first = min((e.lost for e in entries), default=None)
+    last = max((e.end(answers) for e in entries), default=None)
+    before = [b - a for a, b in spans if first is not None and b <= first]
+    after = [b - a for a, b in spans if last is not None and a >= last]
+    out = {
+        "recovery_moved_bytes": sum(e.moved_bytes for e in entries) if entries else None,
+        "discarded_compute_s": thrown / SECOND_NS,
+        "iteration_time_before_loss_s": sum(before) / len(before) / SECOND_NS if before else None,
+        "iteration_time_after_recovery_s": sum(after) / len(after) / SECOND_NS if after else None,
+    }
+    if not entries:
+        nothing = "no row was lost" if len(losses) == 0 else "the strategy reports no recovery that was dispatched"
+        why |= dict.fromkeys((name for name, value in out.items() if value is None), nothing)
+    else:
+        for name, when in (("iteration_time_before_loss_s", "before"), ("iteration_time_after_recovery_s", "after")):
+            if out[name] is None:
+                why[name] = f"no iteration lies wholly {when} it"
+    return out
 
 
 def _losses(recording: Recording, sums: Account) -> IntArray:
@@ -103,15 +197,6 @@ def _made_next(losses: IntArray, answers: _Answers) -> tuple[int, int, bool]:
     return total, int(np.count_nonzero(~answered)), bool(answered.any())
 
 
-def _parts(entry: _Entry, answers: _Answers) -> tuple[int, int, int, int, int]:
-    """The four parts and the waiting, ns."""
-    lost, detected, planning, planned = entry
-    if planned == ABSORBED:
-        return detected - lost, 0, 0, 0, 0
-    moved, settled = answers[planned]
-    return detected - lost, planned - detected, moved - planned, settled - moved, planning - detected
-
-
 def _entries(recoveries: object, losses: set[int], answers: _Answers) -> list[_Entry]:
     """The reported recoveries that were dispatched; ``ValueError`` saying what does not fit."""
     if not isinstance(recoveries, list | tuple):
@@ -120,23 +205,48 @@ def _entries(recoveries: object, losses: set[int], answers: _Answers) -> list[_E
     for number, said in enumerate(recoveries):
         try:
             if said.get("absorbed", False):
-                lost, detected = index(said["lost_ns"]), index(said["detected_ns"])
-                if lost > detected:
+                entry = _absorbed(said)
+                if entry.detected < entry.lost:
                     raise ValueError(f"the times of entry {number} do not rise")
-                if lost in losses:  # of what was lost when the strategy withdrew it, it may have been done by then
-                    found.append((lost, detected, detected, ABSORBED))
+                if entry.lost in losses:  # what a strategy withdrew may have been done at that instant
+                    found.append(entry)
                 continue
-            if said["planned_ns"] is None:
-                continue
-            lost, detected, planned = (index(said[name]) for name in ("lost_ns", "detected_ns", "planned_ns"))
-            planning = index(said.get("planning_ns", detected))
+            if said["planned_ns"] is None or said.get("replayed_ns", 0) is None:
+                continue  # the run ended first
+            entry = _entry(said)
         except (AttributeError, KeyError, TypeError):
             raise ValueError(f"entry {number} lacks lost_ns, detected_ns or planned_ns in whole nanoseconds") from None
-        if not lost <= detected <= planning <= planned:
+        times = (entry.lost, entry.detected, entry.planning, entry.planned, entry.moved, entry.ready, entry.replayed)
+        listed = [t for t in times if t is not None]
+        if any(b < a for a, b in pairwise(listed)):
             raise ValueError(f"the times of entry {number} do not rise")
-        if lost not in losses:
-            raise ValueError(f"no row was lost at the {lost} ns of entry {number}")
-        if planned not in answers:
-            raise ValueError(f"no dispatch labelled recovery was made at the {planned} ns of entry {number}")
-        found.append((lost, detected, planning, planned))
+        if said.get("rows", 1) and not losses & {entry.lost, *entry.further}:
+            raise ValueError(f"no row was lost at the {entry.lost} ns of entry {number}")
+        if entry.planned not in answers:
+            raise ValueError(f"no dispatch labelled recovery was made at the {entry.planned} ns of entry {number}")
+        found.append(entry)
     return found
+
+
+def _entry(said: Mapping[str, Any]) -> _Entry:
+    lost, detected, planned = (index(said[name]) for name in ("lost_ns", "detected_ns", "planned_ns"))
+    rest = (said.get(name) for name in ("moved_ns", "ready_ns", "replayed_ns"))
+    moved, ready, replayed = (None if x is None else index(x) for x in rest)
+    return _Entry(
+        lost=lost,
+        detected=detected,
+        planning=index(said.get("planning_ns", detected)),
+        planned=planned,
+        moved=moved,
+        ready=ready,
+        replayed=replayed,
+        further=tuple(index(x) for x in said.get("further_ns", ())),
+        abandoned=tuple(index(x) for x in said.get("abandoned", ())),
+        moved_bytes=index(said.get("moved_bytes", 0)),
+    )
+
+
+def _absorbed(said: Mapping[str, Any]) -> _Entry:
+    """A loss without which work went on."""
+    lost, detected = (index(said[name]) for name in ("lost_ns", "detected_ns"))
+    return _Entry(lost, detected, detected, ABSORBED, None, None, None, (), (), 0)

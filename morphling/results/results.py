@@ -18,7 +18,7 @@ from morphling.interfaces.recording import Recording, dispatch_bytes, static_sha
 from morphling.results.heat import CURVE_COLUMNS, HEAT_METRICS
 from morphling.results.human import METRIC_UNITS, human, seconds_text
 from morphling.results.metrics import metrics as measure_metrics
-from morphling.results.recovery import PARTS, WAITING
+from morphling.results.recovery import BESIDE, PARTS, WAITING
 from morphling.results.store import (
     DEVICES_FILE,
     DISPATCHES_FILE,
@@ -131,9 +131,11 @@ class Results:
 
         quiet = {"iteration_time_min_s", "iteration_time_max_s"} if self.metrics.get("iterations") == 1 else set()
         if self.metrics.get("lost_rows") == 0:
-            quiet |= {"loss_instants", "unrecovered_losses", "recovery_time_s", *PARTS, WAITING}
-        elif self.metrics.get(WAITING) == 0:
-            quiet.add(WAITING)
+            quiet |= {"loss_instants", "unrecovered_losses", "recovery_time_s", *PARTS, WAITING, *BESIDE}
+        else:
+            quiet |= {
+                name for name in (WAITING, "recovery_setup_s", "recovery_moved_bytes") if not self.metrics.get(name)
+            }
         if self.metrics.get("hottest_case_c") is None:
             quiet.update(HEAT_METRICS)
         elif not self.metrics.get("throttled_devices"):
@@ -165,15 +167,15 @@ class Results:
         said = self.manifest.get("strategy", {})
         lines = []
         if "estimate_s" in said:
-            parts = [f"plan: estimated {seconds_text(said['estimate_s'])} an iteration"]
             bounds = ", ".join(f"{k} {seconds_text(v)}" for k, v in said.get("lower_bounds", {}).items() if v > 0)
+            words = [f"plan: estimated {seconds_text(said['estimate_s'])} an iteration"]
             if bounds:
-                parts.append(f"at nominal rates no plan beats {bounds}")
+                words.append(f"at nominal rates no plan beats {bounds}")
             if "load_imbalance" in said:
-                parts.append(f"the slowest device takes {said['load_imbalance']:.1%} more than the mean")
-            lines.append("; ".join(parts))
+                words.append(f"the slowest device takes {said['load_imbalance']:.1%} more than the mean")
+            lines.append("; ".join(words))
         lines += said.get("summary", [])
-        left = ", ".join(f"{n} {why}" for why, n in said.get("devices_left_out", {}).items())
+        left = ", ".join(f"{n} {why}" for why, n in said.get("devices_left_out", {}).items() if n)
         if left:
             lines.append(f"left out: {left}")
         lines += [f"assumed: {text}" for text in said.get("assumptions", [])]

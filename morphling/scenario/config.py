@@ -90,10 +90,17 @@ def config_fields(config: type) -> tuple[ConfigField, ...]:
 
 
 def _documented(config: type) -> dict[str, str]:
-    """What a docstring says of fields: ``name : text``, going on in indented lines."""
+    """What docstrings say of fields: ``name : text``, going on in indented lines; of bases too, the nearest counts."""
+    said: dict[str, str] = {}
+    for kind in reversed(config.__mro__):
+        said |= _said(vars(kind).get("__doc__") or "")
+    return said
+
+
+def _said(text: str) -> dict[str, str]:
     said: dict[str, str] = {}
     current = None
-    for line in inspect.cleandoc(config.__doc__ or "").splitlines():
+    for line in inspect.cleandoc(text).splitlines():
         found = re.match(r"(\w+) : (.*)", line)
         if found:
             current = found[1]

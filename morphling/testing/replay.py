@@ -101,6 +101,10 @@ class _Watched(Strategy):
     def covers(self) -> Covers:
         return self.inner.covers
 
+    @property
+    def waiting_for(self) -> str:  # type: ignore[override] # read as an attribute
+        return self.inner.waiting_for
+
     def start(self, view: View) -> Decisions:
         return self._looked_at(self.inner.start(view))
 

@@ -14,6 +14,7 @@ from morphling.planning.costs import Gemm
 from morphling.planning.gemms import linear_gemms
 from morphling.planning.rectangles import split_columns
 from morphling.strategies.cleave import Cleave
+from morphling.strategies.ddp import Ddp
 from morphling.strategies.fedavg import FedAvg
 from morphling.strategies.fedbuff import FedBuff
 from morphling.testing import ExecutorConformance, Placement, StrategyConformance
@@ -115,3 +116,12 @@ class TestProfiledAllowingNone(ExecutorConformance):
 
     executor = Profiled
     config = {"missing": "analytic"}
+
+
+class TestDdp(StrategyConformance):
+    strategy = Ddp
+
+
+class TestDdpEven(StrategyConformance):
+    strategy = Ddp
+    config = {"shares": "even", "detection_s": [0.0, 0.01], "setup_s": 0.0, "planning_s": 0.001}

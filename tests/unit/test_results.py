@@ -25,6 +25,10 @@ from morphling.types import DType
 
 S = 1_000_000_000
 
+RECOVERY_PARTS = [
+    f"recovery_{part}" for part in ("detection", "planning", "redispatch", "setup", "recompute", "waiting")
+]
+
 
 def make_fleet(size: int = 3, availability: Availability | None = None, idle_w: float = 1.0) -> Fleet:
     peak = np.full((size, len(DType)), 1e12)
@@ -154,8 +158,15 @@ def test_metrics_by_hand(run):
                 ["hottest_case_c", "lowest_clock", "throttled_devices", "throttled_s"], "no device warms in this run"
             ),
             **dict.fromkeys(
-                [f"recovery_{part}_s" for part in ("detection", "planning", "redispatch", "recompute", "waiting")],
+                [
+                    f"recovery_{part}_s"
+                    for part in ("detection", "planning", "redispatch", "setup", "recompute", "waiting")
+                ],
                 "the strategy reports no recoveries",
+            ),
+            **dict.fromkeys(
+                ["recovery_moved_bytes", "iteration_time_before_loss_s", "iteration_time_after_recovery_s"],
+                "the strategy reports no recovery that was dispatched",
             ),
         },
     }
@@ -498,6 +509,6 @@ def test_numbers_for_people(folder):
     assert [phase_of(x) for x in ("forward/3", "backward:1", "a b", "")] == ["forward", "backward", "a", "unlabelled"]
     results = Results.open(folder)
     assert ("bytes_down", 2300, "B") in results.summary()
-    # this run lost rows and had two iterations, but no pause, no heat and no battery
-    assert results.table().row_count == len(results.summary()) - 3 - 4 - 2
+    # this run lost rows and had two iterations, but no pause, no heat, no battery, and no waiting, set-up or moves
+    assert results.table().row_count == len(results.summary()) - 3 - 4 - 2 - 3
     assert "2.25 KiB" in results._repr_html_()
