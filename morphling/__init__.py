@@ -18,15 +18,28 @@ if TYPE_CHECKING:
     from morphling.interfaces.executor import Executor
     from morphling.interfaces.strategy import Strategy
     from morphling.planning.rounds import RoundStrategy
-    from morphling.results import Results
+    from morphling.results import Comparison, Results
+    from morphling.run import compare_strategies as compare
     from morphling.run import replay_scenario as run
     from morphling.scenario import load_scenario
 
 __version__ = "0.1.0"
 
-__all__ = ["Executor", "MorphlingError", "Results", "RoundStrategy", "Strategy", "__version__", "load_scenario", "run"]
+__all__ = [
+    "Comparison",
+    "Executor",
+    "MorphlingError",
+    "Results",
+    "RoundStrategy",
+    "Strategy",
+    "__version__",
+    "compare",
+    "load_scenario",
+    "run",
+]
 
 _HOMES = {
+    "Comparison": "morphling.results",
     "Executor": "morphling.interfaces.executor",
     "Results": "morphling.results",
     "RoundStrategy": "morphling.planning.rounds",
@@ -39,6 +52,8 @@ def __getattr__(name: str) -> Any:
     """Import on use: `import morphling` alone costs nothing."""
     if name == "run":
         return import_module("morphling.run")  # a room that can be called
+    if name == "compare":
+        return import_module("morphling.run").compare_strategies
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'morphling' has no attribute {name!r}")

@@ -11,6 +11,7 @@ import typer
 import morphling
 from morphling.cli.availability import availability_app
 from morphling.cli.check import check, schema
+from morphling.cli.compare import compare
 from morphling.cli.doctor import doctor
 from morphling.cli.listing import profiles_app, traces_app
 from morphling.cli.profiles_measured import calibrate_command, import_samples, script
@@ -52,6 +53,7 @@ def _root(
 
 
 app.command()(run)
+app.command()(compare)
 app.command()(check)
 app.command()(report)
 app.command()(figures)

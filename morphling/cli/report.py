@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from morphling.cli.compare import printed
+
 __all__ = ["figures", "report"]
 
-Folder = Annotated[Path, typer.Argument(help="A run folder.")]
+Folder = Annotated[Path, typer.Argument(help="A run folder, or the folder of a comparison.")]
 
 
 def report(
@@ -20,10 +22,15 @@ def report(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON instead of a table.")] = False,
 ) -> None:
-    """Print the result table of a run folder."""
-    from morphling.errors import RunError
-    from morphling.results import Results
+    """Print the result table of a run folder or a comparison."""
+    from morphling.errors import InputError, RunError
+    from morphling.results import Comparison, Results
 
+    if (folder / "comparison.json").is_file():
+        if verify:
+            raise InputError(f"{folder}: --verify is for run folders; those of this comparison are in it")
+        printed(Comparison.open(folder), as_json=as_json)
+        return
     results = Results.open(folder)
     if verify and not results.verify():
         raise RunError(f"{folder}: the events table is not the one that metrics.json was made from")
@@ -41,7 +48,9 @@ def report(
 
 
 def figures(folder: Folder) -> None:
-    """Draw the figures of a run folder (again)."""
-    from morphling.figures import draw_overview
+    """Draw the figures of a run folder or a comparison (again)."""
+    from morphling.figures import draw_comparison, draw_overview
+    from morphling.results import Comparison
 
-    print(draw_overview(folder))
+    compared = (folder / "comparison.json").is_file()
+    print(draw_comparison(Comparison.open(folder)) if compared else draw_overview(folder))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from morphling.scenario import LoadedScenario
-
-__all__ = ["AllowPlugins", "Scenario", "Set", "run"]
+__all__ = ["AllowPlugins", "Scenario", "Set", "agreed", "run"]
 
 Scenario = Annotated[str, typer.Argument(help="Scenario file, or the name of a shipped one (quickstart).")]
 Set = Annotated[
@@ -39,7 +37,8 @@ def run(
 
     overrides = list(set_ or []) + ([f"seed={seed}"] if seed is not None else [])
     loaded = load_scenario(scenario, overrides)
-    allowed = allow_plugins or _agreed(loaded)
+    file = loaded.plugin_file
+    allowed = allow_plugins or agreed({} if file is None else {file[0]: loaded.inputs[str(file[0])]})
     if sys.stderr.isatty():
         from morphling.cli.progress import watched
 
@@ -59,10 +58,10 @@ def run(
     print(f"run folder: {results.folder}")
 
 
-def _agreed(loaded: LoadedScenario) -> bool:
-    """Ask, where somebody can answer, whether the code that the scenario names as a file may run."""
-    if loaded.plugin_file is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+def agreed(files: Mapping[Path, str]) -> bool:
+    """Ask, where somebody can answer, whether the code of these files (with their SHA-256) may run."""
+    if not files or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    path = loaded.plugin_file[0]
-    print(f"The strategy is Python code in {path}\n(SHA-256 {loaded.inputs[str(path)]}).", file=sys.stderr)
-    return typer.confirm("Run it?", err=True)
+    for path, digest in files.items():
+        print(f"The strategy is Python code in {path}\n(SHA-256 {digest}).", file=sys.stderr)
+    return typer.confirm("Run it?" if len(files) == 1 else "Run them?", err=True)

@@ -5,8 +5,18 @@ One function a plot; each reads a run folder alone, or one trace.
 
 from __future__ import annotations
 
+from morphling.figures.comparison import comparison_figure, draw_comparison
 from morphling.figures.gemm import draw_gemm_fit, gemm_fit_figure
 from morphling.figures.overview import draw_overview, overview
 from morphling.figures.traces import draw_trace, trace_figure
 
-__all__ = ["draw_gemm_fit", "draw_overview", "draw_trace", "gemm_fit_figure", "overview", "trace_figure"]
+__all__ = [
+    "comparison_figure",
+    "draw_comparison",
+    "draw_gemm_fit",
+    "draw_overview",
+    "draw_trace",
+    "gemm_fit_figure",
+    "overview",
+    "trace_figure",
+]

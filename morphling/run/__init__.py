@@ -2,7 +2,7 @@
 
 `plugins` finds strategies and executors, `build` turns YAML records into domain objects (the only file that knows
 both),
-`run` replays and writes the run folder.
+`run` replays and writes the run folder, `compare` makes many runs `side_by_side`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,21 @@ from typing import Any
 
 from morphling.results import Results
 from morphling.run.build import Built, build, check, complete
+from morphling.run.compare import compare as compare_strategies
 from morphling.run.plugins import Plugin, find_plugin, list_plugins
 from morphling.run.run import run as replay_scenario
 
-__all__ = ["Built", "Plugin", "build", "check", "complete", "find_plugin", "list_plugins", "replay_scenario"]
+__all__ = [
+    "Built",
+    "Plugin",
+    "build",
+    "check",
+    "compare_strategies",
+    "complete",
+    "find_plugin",
+    "list_plugins",
+    "replay_scenario",
+]
 
 
 class _CallableModule(ModuleType):

@@ -26,7 +26,7 @@ from morphling.scenario import (
 from morphling.types import DType
 from morphling.workload import Place, Workload, training_step
 
-__all__ = ["Built", "build", "check", "complete"]
+__all__ = ["Built", "build", "check", "check_strategy", "complete"]
 
 _MOST = 1 << 62
 """Most bytes of a device: sums of a few of them stay within int64."""
@@ -82,6 +82,13 @@ def check(loaded: LoadedScenario, *, allow_plugins: bool = False) -> tuple[Loade
     executor = _executor(loaded, _fleet(loaded))
     unread = f"{file[0]} was not run: its class {file[1]} and the strategy's other keys are not checked"
     return completed(loaded, None, getattr(executor, "config", None)), [f"{unread}; --allow-plugins runs it"]
+
+
+def check_strategy(loaded: LoadedScenario, *, allow_plugins: bool = False) -> dict[str, Any]:
+    """The scenario's strategy section with every default; errors as of `build`.  No fleet is drawn."""
+    strategy = _strategy(loaded, allow_plugins=allow_plugins)
+    section = completed(loaded, strategy.config, None).scenario.strategy.model_dump(mode="json")
+    return {key: value for key, value in section.items() if key not in ("name", "plugin") or value is not None}
 
 
 def _check_recorded(loaded: LoadedScenario) -> None:

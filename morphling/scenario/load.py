@@ -102,7 +102,7 @@ class LoadedScenario:
 
 def load_scenario(
     source: str | Path | Mapping[str, Any],
-    overrides: Iterable[str] | Mapping[str, Any] = (),
+    overrides: Iterable[str | tuple[str, Any]] | Mapping[str, Any] = (),
     *,
     folder: Path | None = None,
 ) -> LoadedScenario:
@@ -112,7 +112,7 @@ def load_scenario(
     ----------
     source : path of a YAML file; or the name of a shipped scenario; or YAML text (of more than one line); or a mapping
         (in which ``strategy.plugin`` may be a class)
-    overrides : ``"fleet.1.count=8"`` strings, or a mapping from such paths to values
+    overrides : ``"fleet.1.count=8"`` strings or (path, value) pairs, or a mapping from such paths to values
     folder : what relative paths inside start from; left out, the file's folder (the working directory without a file)
 
     Raises

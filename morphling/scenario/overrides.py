@@ -14,11 +14,11 @@ from morphling.scenario.yaml12 import Document, Path, dotted, read_yaml
 __all__ = ["apply_overrides"]
 
 
-def apply_overrides(document: Document, overrides: Iterable[str] | Mapping[str, Any]) -> Document:
+def apply_overrides(document: Document, overrides: Iterable[str | tuple[str, Any]] | Mapping[str, Any]) -> Document:
     """A copy of ``document`` with the overrides in place, in order.
 
-    Each is ``path=value``, the value a YAML 1.2 scalar or flow collection; or an entry of a mapping from
-    paths to values.
+    Each is ``path=value``, the value a YAML 1.2 scalar or flow collection; or a pair (path, value); or an entry of a
+    mapping from paths to values.
     Missing mappings on the way are made (the schema judges their keys); list entries must exist.
 
     Raises
@@ -44,11 +44,16 @@ def apply_overrides(document: Document, overrides: Iterable[str] | Mapping[str, 
     return Document(value, document.origin, places, values)
 
 
-def _pairs(overrides: Iterable[str] | Mapping[str, Any], problems: list[str]) -> list[tuple[str, Any]]:
+def _pairs(
+    overrides: Iterable[str | tuple[str, Any]] | Mapping[str, Any], problems: list[str]
+) -> list[tuple[str, Any]]:
     if isinstance(overrides, Mapping):
         return [(str(path), _copied(new)) for path, new in overrides.items()]
     pairs = []
     for override in [overrides] if isinstance(overrides, str) else overrides:
+        if isinstance(override, tuple):
+            pairs.append((str(override[0]), _copied(override[1])))
+            continue
         path, equals, text = override.partition("=")
         path = path.strip()
         if not equals or not path or "" in path.split("."):
