@@ -17,6 +17,7 @@ from morphling.errors import MorphlingError
 if TYPE_CHECKING:
     from morphling.interfaces.executor import Executor
     from morphling.interfaces.strategy import Strategy
+    from morphling.planning.rounds import RoundStrategy
     from morphling.results import Comparison, Results
     from morphling.run import compare_strategies as compare
     from morphling.run import replay_scenario as run
@@ -29,6 +30,7 @@ __all__ = [
     "Executor",
     "MorphlingError",
     "Results",
+    "RoundStrategy",
     "Strategy",
     "__version__",
     "compare",
@@ -40,6 +42,7 @@ _HOMES = {
     "Comparison": "morphling.results",
     "Executor": "morphling.interfaces.executor",
     "Results": "morphling.results",
+    "RoundStrategy": "morphling.planning.rounds",
     "Strategy": "morphling.interfaces.strategy",
     "load_scenario": "morphling.scenario",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -49,10 +50,22 @@ class _Held:
 
     tasks: TaskTable
     rows: ClosedRows
-    row_views: Any
     devices: Int32Array
     part_of: NDArray[np.uint8]
     parts: int
+
+    @cached_property
+    def row_views(self) -> Any:
+        """``rows`` for the interpreted kernel."""
+        return views(self.rows)
+
+
+def _distinct(devices: Int32Array) -> Int32Array:
+    """The devices once each, in order: `numpy.unique`, which takes five times as long on a handful."""
+    ordered = np.sort(devices)
+    first = np.ones(len(ordered), np.bool_)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[first]
 
 
 def views(record: Any) -> Any:
@@ -78,11 +91,16 @@ class ClosedLane:
         self.open: list[tuple[Running, Int32Array, IntArray, _Warm | None]] = []
         self.closed: set[int] = set()
         self.threads: ThreadPoolExecutor | None = None
+        self.one_part = np.zeros(size + 1, np.uint8)
 
-    def pick(self, tiles: int) -> bool:
-        """Whether to run the next rows compiled."""
-        self.tiles += tiles
-        return self.force if self.force is not None else is_loaded() or self.tiles > COMPILE_AFTER
+    def pick(self, tasks: TaskTable) -> bool:
+        """Whether to run the rows of a table compiled."""
+        if self.force is not None:
+            return self.force
+        if is_loaded():
+            return True
+        self.tiles += int(np.maximum(tasks.overlap, 1).sum())
+        return self.tiles > COMPILE_AFTER
 
     def columns(self, running: Running) -> _Held:
         """The table's columns for the kernel, kept for tables that are dispatched again."""
@@ -106,7 +124,7 @@ class ClosedLane:
         )
         if len(self.tables) >= 512:
             self.tables.pop(next(iter(self.tables)))
-        held = _Held(tasks, rows, views(rows), np.unique(tasks.device), *self.parts_of(tasks))
+        held = _Held(tasks, rows, _distinct(tasks.device), *self.parts_of(tasks))
         self.tables[id(tasks)] = held
         return held
 
@@ -115,10 +133,12 @@ class ClosedLane:
 
         Large tables without dependencies are cut by where a device first appears, so that threads write far apart.
         """
-        part_of = np.zeros(self.size + 1, np.uint8)
+        if len(tasks) < 2 * ROWS_A_THREAD or len(tasks.dep_idx):
+            return self.one_part, 1
         parts = min(os.cpu_count() or 1, MOST_THREADS)
-        if parts < 2 or len(tasks) < ROWS_A_THREAD * parts or len(tasks.dep_idx):
-            return part_of, 1
+        if parts < 2 or len(tasks) < ROWS_A_THREAD * parts:
+            return self.one_part, 1
+        part_of = np.zeros(self.size + 1, np.uint8)
         first = np.full(self.size + 1, len(tasks))
         np.minimum.at(first, tasks.device, np.arange(len(tasks)))
         rank = np.zeros(self.size + 1, np.int64)
@@ -136,7 +156,7 @@ class ClosedLane:
 
     def resolve(self, running: Running) -> Trouble | None:
         """One pass of the kernel."""
-        compiled = self.pick(int(np.maximum(running.tasks.overlap, 1).sum()))
+        compiled = self.pick(running.tasks)
         held = self.columns(running)
         out = Times._make((*running.times, running.lost, running.worked))
         cut = FAR if running.cut_ns is None else running.cut_ns

@@ -13,6 +13,7 @@ import numpy as np
 import simpy
 
 from morphling.engine.battery import Batteries
+from morphling.engine.calls import Call
 from morphling.engine.checks import check_rows
 from morphling.engine.closed_lane import ClosedLane, Trouble
 from morphling.engine.event_lane import EventLane
@@ -50,6 +51,8 @@ CHURN_FIRST, HOOKS, TIMERS = -1, 1 << 50, (1 << 50) + 1
 
 LARGE_FLEET = 1_000
 """Devices from which on the kernels run compiled from the start; smaller fleets start interpreted (see the lanes)."""
+
+INFINITE = float("inf")
 
 STANDSTILL = 100_000
 """Decisions at one instant after which the clock is said to stand still; and timers after which a run is given up in
@@ -143,11 +146,12 @@ class Engine:
         """The main loop."""
         self.start_churn()
         self.decide(self.strategy.start(self.view))
+        events = self.lane if isinstance(self.lane, EventLane) else None
         while self.end_reason is None:
-            upcoming = self.env.peek()
-            upcoming = FAR if upcoming == float("inf") else int(upcoming)
-            if isinstance(self.lane, EventLane) and self.lane.pending:
-                told = self.lane.advance(min(upcoming, self.horizon_ns))
+            peeked = self.env.peek()
+            upcoming = FAR if peeked == INFINITE else int(peeked)
+            if events is not None and events.pending:
+                told = events.advance(min(upcoming, self.horizon_ns))
                 if isinstance(told, Trouble):
                     raise never_finishes(self, told)
                 if told:
@@ -157,7 +161,7 @@ class Engine:
                 raise self.no_more()
             if upcoming > self.horizon_ns:
                 raise too_late(self)
-            self.standing = self.standing + 1 if upcoming == self.now_ns else 0
+            self.standing = self.standing + 1 if upcoming == self.env.now else 0
             if self.standing > STANDSTILL:
                 raise EngineError(
                     f"the clock stands still at {self.now_ns / 1e9:.9g} s for {STANDSTILL} decisions; {pending(self)}"
@@ -185,18 +189,15 @@ class Engine:
 
     def at(self, time_ns: int, priority: int, call: Callable[..., None], *args: Any) -> None:
         """Have SimPy make a call at ``time_ns``."""
-        event = simpy.Event(self.env)
-        event.callbacks.append(lambda _: call(*args))
-        event._ok, event._value = True, None  # noqa: SLF001 - a triggered event with a priority of ours has no public door
-        self.env.schedule(event, priority=priority, delay=time_ns - self.now_ns)  # type: ignore[arg-type] # any int
+        self.env.schedule(Call(self.env, call, args), priority=priority, delay=time_ns - self.env.now)  # type: ignore[arg-type] # any int
 
     # --------------------------------------------------------------------------------------------------- decisions
 
     def decide(self, decisions: Decisions | None) -> None:
         """Carry out what a hook returned."""
-        if decisions is None:
-            decisions = ()
-        listed: Iterable[Decision] = decisions if isinstance(decisions, Iterable) else (decisions,)
+        if not decisions:  # None, or none of them; a decision itself is never false
+            return
+        listed: Iterable[Decision] = decisions if isinstance(decisions, list | Iterable) else (decisions,)
         for decision in listed:
             if self.end_reason is not None:
                 return

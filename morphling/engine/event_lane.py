@@ -78,6 +78,7 @@ class EventLane:
         self.answer = np.zeros(3, np.int64)
         self.edges = 0
         self.slots: dict[int, _Slot] = {}
+        self.at_place: dict[int, _Slot] = {}
         self.logged = 0
         # The kernels take either what one capacity shares or a network; the other is None, and not compiled.
         self.arrays = (links, self.shared, None, heat) if net is None else (links, None, net, heat)
@@ -147,9 +148,8 @@ class EventLane:
         self.seen += int(np.maximum(tasks.overlap, 1).sum())
         self.row = self.grown(self.row, last + self.edges + len(tasks.dep_idx) + 16)
         self.edge = self.grown(self.edge, self.edges + len(tasks.dep_idx))
-        used = {x.place for x in self.slots.values()}
-        place = next(i for i in range(len(used) + 1) if i not in used)
-        self.slots[running.serial] = _Slot(running, place, first, last)
+        place = next(i for i in range(len(self.at_place) + 1) if i not in self.at_place)
+        self.slots[running.serial] = self.at_place[place] = _Slot(running, place, first, last)
         self.disp = self.grown(self.disp, len(self.slots) + 16)
         rows = self.row[first:last]
         log, stack = rows[:, K.LOG].copy(), rows[:, K.STACK].copy()
@@ -273,8 +273,8 @@ class EventLane:
         if not len(fresh) and not self.counter[5]:
             return told
         owner = self.row[fresh, K.OF_DISPATCH]
-        for serial in sorted(self.slots):
-            x = self.slots[serial]
+        touched = [self.at_place[place] for place in set(owner.tolist())]  # only rows that settled set a flag
+        for x in sorted(touched, key=lambda x: x.running.serial):
             x.fresh.append(fresh[owner == x.place] - x.first)
             if not self.disp[x.place, K.D_FLAG]:
                 continue
@@ -301,7 +301,7 @@ class EventLane:
                 for start in (0, 2, 4):  # what would have begun at the very instant of the loss did not
                     never = (x.running.lost == 1) & (x.running.times[start] >= x.running.times[6])
                     x.running.times[start : start + 2, never] = -1
-                del self.slots[serial]
+                del self.slots[x.running.serial], self.at_place[x.place]
         return told
 
     # ------------------------------------------------------------------------------------------------------- churn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from morphling.types import IntArray
 __all__ = ["Notice", "Running"]
 
 
-@dataclass(frozen=True, eq=False)
-class Notice:
+class Notice(NamedTuple):
     """At one instant: rows done and rows lost to tell, and whether the dispatch is over.
 
     ``settled`` : all rows that settled then, told or not (closed lane).
@@ -85,20 +84,30 @@ class Running:
             return
         end = int(settled.max())
         gone = self.lost.astype(bool)
-        if isinstance(self.notify, All) and not gone.any():
+        if len(settled) == 1 and self.told_ns < 0 and not gone[0]:
+            every = np.zeros(1, np.int64)
+            done = every if not isinstance(self.notify, Quorum) or self.notify.k == 1 else None
+            yield Notice(end, done, None, last=True, settled=every)
+            return
+        whole = not gone.any()
+        if isinstance(self.notify, All) and whole:
             yield Notice(end, np.arange(len(settled)), None, last=True, settled=np.flatnonzero(settled == end))
             return
         fresh = settled >= self.told_ns
         fresh[self.told_rows] = False
-        order = np.lexsort((np.arange(len(settled)), settled))
+        order = np.argsort(settled, kind="stable")  # rows of one instant stay in order
         order = order[fresh[order]]
         at = settled[order]
         starts = np.flatnonzero(np.r_[True, at[1:] != at[:-1]]) if len(at) else np.zeros(0, np.int64)
         stops = np.r_[starts[1:], len(at)]
+        groups = zip(starts.tolist(), stops.tolist(), at[starts].tolist(), strict=True)
+        if whole and isinstance(self.notify, Each):
+            for a, z, moment in groups:
+                yield Notice(moment, order[a:z], None, moment == end, order[a:z])
+            return
         done_so_far = int(np.count_nonzero(~gone & ~fresh))
-        for a, z in zip(starts.tolist(), stops.tolist(), strict=True):
-            rows = np.sort(order[a:z])
-            moment = int(at[a])
+        for a, z, moment in groups:
+            rows = order[a:z]
             lost_rows = rows[gone[rows]]
             done_rows = rows[~gone[rows]]
             before, done_so_far = done_so_far, done_so_far + len(done_rows)

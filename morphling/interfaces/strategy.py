@@ -168,15 +168,18 @@ class Strategy(ABC):
         """What the strategy wants printed and saved beside the metrics (plan, bounds, devices left out and why).
 
         Plain JSON values.  Keys that tools know: ``estimate_s``, ``lower_bounds`` (name → seconds), ``assumptions``
-        (list of sentences), ``devices_left_out`` (reason → count), ``load_imbalance``, ``recoveries``, ``not_replayed``
-        (why the run has no rows: metrics that come from rows then have no value).
+        (list of sentences), ``summary`` (list of lines to print below the table), ``devices_left_out`` (reason →
+        count), ``load_imbalance``, ``recoveries``, ``not_replayed`` (why the run has no rows: metrics that come from
+        rows then have no value).
 
         ``recoveries`` : list of mappings, one for the rows that were lost at one instant and noticed at one instant, in
         whole nanoseconds of virtual time (`View.now_ns` when it happened): ``lost_ns``, ``detected_ns`` (the strategy
         acted on the loss from then on), ``planning_ns`` (the new plan was begun; left out, ``detected_ns``),
         ``planned_ns`` (the new plan was made and dispatched); ``rows``, how many were lost.  The dispatches of
-        ``planned_ns`` whose label begins with ``recovery`` make up for the loss.  A time that never came is None.  With
-        an entry for each loss, results split the time of recovery into detection, planning, re-dispatch and recompute.
+        ``planned_ns`` whose label begins with ``recovery`` make up for the loss.  A time that never came is None.  An
+        entry with ``absorbed`` True has only ``lost_ns`` and ``detected_ns``: nothing is done again, work goes on
+        without these rows (which may have been withdrawn, not lost).  With an entry for each loss, results split the
+        time of recovery into detection, planning, re-dispatch and recompute.
 
         A strategy that stops, moves states and starts again also gives, per entry, ``moved_ns`` (the states have
         arrived), ``ready_ns`` (the new set-up works) and ``replayed_ns`` (as far as before), and may give

@@ -134,7 +134,7 @@ class TaskTable:
     def take(self, rows: ArrayLike) -> TaskTable:
         """The chosen rows as a new table without dependencies (used to dispatch lost rows again)."""
         pick = np.asarray(rows)
-        columns = {f.name: getattr(self, f.name)[pick] for f in fields(self) if not f.name.startswith("dep_")}
+        columns = {name: getattr(self, name)[pick] for name in _OWN}
         return TaskTable(
             **columns, dep_ptr=np.zeros(len(columns["device"]) + 1, np.int64), dep_idx=np.zeros(0, np.int64)
         )
@@ -161,6 +161,10 @@ class TaskTable:
             sha.update(f.name.encode())
             sha.update(column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes())
         return sha.hexdigest()
+
+
+_OWN = tuple(f.name for f in fields(TaskTable) if not f.name.startswith("dep_"))
+"""The columns that say something of a row alone."""
 
 
 def _dependencies(

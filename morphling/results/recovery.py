@@ -34,6 +34,9 @@ BESIDE = (
 WAITING = "recovery_waiting_s"
 """The share of planning in which no plan was being made."""
 
+ABSORBED = -1
+"""Instead of the time of a plan: nothing had to be done again."""
+
 _Answers: TypeAlias = dict[int, tuple[int, int]]
 """Recovery dispatches by the instant at which they were made: when their inputs had arrived, when they were settled."""
 
@@ -55,6 +58,8 @@ class _Entry:
 
     def parts(self, answers: _Answers) -> tuple[int, int, int, int, int, int]:
         """The five parts and the waiting, ns."""
+        if self.planned == ABSORBED:
+            return self.detected - self.lost, 0, 0, 0, 0, 0
         moved, settled = answers[self.planned]
         ready = moved
         if self.moved is not None and self.ready is not None and self.replayed is not None:
@@ -69,7 +74,9 @@ class _Entry:
         )
 
     def end(self, answers: _Answers) -> int:
-        """When what was lost was done again, ns."""
+        """When what was lost was done again, or (if it was absorbed) was known to be lost, ns."""
+        if self.planned == ABSORBED:
+            return self.detected
         return answers[self.planned][1] if self.replayed is None else self.replayed
 
 
@@ -83,12 +90,13 @@ def recovery(recording: Recording, sums: Account, recoveries: object, why: dict[
     losses = _losses(recording, sums)
     answers = _answers(recording)
     parts: dict[str, Any] = dict.fromkeys((*PARTS, WAITING))
-    doubt = "the strategy reports no recoveries"
+    doubt, misfit = "the strategy reports no recoveries", False
     entries: list[_Entry] | None = None
     if recoveries is not None:
         try:
             entries = _entries(recoveries, set(losses.tolist()), answers)
         except ValueError as error:
+            misfit = True
             doubt = f"what the strategy reports under recoveries does not fit the events: {error}"
     if entries is None:
         total, unrecovered, any_answered = _made_next(losses, answers)
@@ -99,8 +107,9 @@ def recovery(recording: Recording, sums: Account, recoveries: object, why: dict[
         if any_answered:
             parts = {name: ns / SECOND_NS for name, ns in zip(parts, spent, strict=True)}
     if not any_answered:
-        doubt = "no row was lost" if len(losses) == 0 else "no dispatch labelled recovery followed"
-        why["recovery_time_s"] = doubt
+        nothing = "no row was lost" if len(losses) == 0 else "no dispatch labelled recovery followed"
+        why["recovery_time_s"] = nothing
+        doubt = doubt if misfit else nothing
     if parts[WAITING] is None:
         why.update(dict.fromkeys(parts, doubt))
     return {
@@ -195,6 +204,13 @@ def _entries(recoveries: object, losses: set[int], answers: _Answers) -> list[_E
     found = []
     for number, said in enumerate(recoveries):
         try:
+            if said.get("absorbed", False):
+                entry = _absorbed(said)
+                if entry.detected < entry.lost:
+                    raise ValueError(f"the times of entry {number} do not rise")
+                if entry.lost in losses:  # what a strategy withdrew may have been done at that instant
+                    found.append(entry)
+                continue
             if said["planned_ns"] is None or said.get("replayed_ns", 0) is None:
                 continue  # the run ended first
             entry = _entry(said)
@@ -228,3 +244,9 @@ def _entry(said: Mapping[str, Any]) -> _Entry:
         abandoned=tuple(index(x) for x in said.get("abandoned", ())),
         moved_bytes=index(said.get("moved_bytes", 0)),
     )
+
+
+def _absorbed(said: Mapping[str, Any]) -> _Entry:
+    """A loss without which work went on."""
+    lost, detected = (index(said[name]) for name in ("lost_ns", "detected_ns"))
+    return _Entry(lost, detected, detected, ABSORBED, None, None, None, (), (), 0)

@@ -174,6 +174,7 @@ class Results:
             if "load_imbalance" in said:
                 words.append(f"the slowest device takes {said['load_imbalance']:.1%} more than the mean")
             lines.append("; ".join(words))
+        lines += said.get("summary", [])
         left = ", ".join(f"{n} {why}" for why, n in said.get("devices_left_out", {}).items() if n)
         if left:
             lines.append(f"left out: {left}")

@@ -15,6 +15,8 @@ from morphling.planning.gemms import linear_gemms
 from morphling.planning.rectangles import split_columns
 from morphling.strategies.cleave import Cleave
 from morphling.strategies.ddp import Ddp
+from morphling.strategies.fedavg import FedAvg
+from morphling.strategies.fedbuff import FedBuff
 from morphling.testing import ExecutorConformance, Placement, StrategyConformance
 from morphling.types import DType, item_bytes
 from tests.unit.test_gemm_model import PLAIN
@@ -63,6 +65,35 @@ class TestCleavePaper(StrategyConformance):
     def test_its_own_flops_are_those_of_the_linear_layers(self):
         # forward, dX and dW of four 64 x 64 and two 64 x 256 matrices on 48 tokens
         assert self.layer_flops(self.workload()) == 3 * 2 * 48 * (4 * 64 * 64 + 2 * 64 * 256)
+
+
+class TestFedAvg(StrategyConformance):
+    strategy = FedAvg
+    config = {"clients_per_round": 3}
+
+
+class TestFedAvgDeadline(StrategyConformance):
+    """Two of three reports, of the fastest, by a deadline that most meet."""
+
+    strategy = FedAvg
+    config = {
+        "clients_per_round": 2,
+        "over_commitment": 1.5,
+        "deadline_s": 4.0,
+        "selection": "fastest",
+        "local_epochs": 2,
+        "samples_per_client": {"lognormal": [4, 0.5]},
+    }
+
+
+class TestFedBuff(StrategyConformance):
+    strategy = FedBuff
+    config = {"concurrency": 3, "buffer_size": 2}
+
+
+class TestFedBuffDrawnAhead(StrategyConformance):
+    strategy = FedBuff
+    config = {"concurrency": 1, "buffer_size": 6, "max_staleness": 1, "draw_ahead": 4}
 
 
 class TestAnalytic(ExecutorConformance):

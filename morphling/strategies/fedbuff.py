@@ -1,0 +1,262 @@
+"""FedBuff: asynchronous federated learning with a buffer at the server, timing only (Nguyen et al. 2022).
+
+A number of clients (the concurrency) train at all times.  A report goes into the buffer, and its client is replaced at
+once by one that is here and idle, which starts from the server's model of that moment.  When the buffer holds K
+reports, the server updates its model: that is an iteration.  The staleness of a report is how many updates the server
+made while its client trained.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+
+from morphling.interfaces.strategy import (
+    Covers,
+    Decision,
+    Decisions,
+    Dispatch,
+    Done,
+    Each,
+    IterationDone,
+    Sent,
+    Strategy,
+)
+from morphling.interfaces.view import View
+from morphling.planning.idle import IdlePool
+from morphling.planning.local_training import (
+    LocalTraining,
+    LocalTrainingConfig,
+    chained,
+    local_training,
+    shared_assumptions,
+)
+from morphling.types import IntArray
+
+__all__ = ["FedBuff", "FedBuffConfig"]
+
+EACH = Each()
+
+
+@dataclass(frozen=True)
+class FedBuffConfig(LocalTrainingConfig):
+    """Configuration of FedBuff.
+
+    local_steps : steps of ``batch_size`` samples that a client trains; left out, 20 unless local_epochs is given
+    local_epochs : instead of steps, passes over the client's own samples
+    batch_size : samples (sequences) of a local step; left out, the workload's
+    samples_per_client : with local_epochs, how many samples a client has: a number, ``{uniform: [lowest, highest]}`` or
+        ``{lognormal: [median, sigma]}``, drawn once for each client
+    optimizer : the local optimizer, for memory: its weights, gradients and states stay on the client while it trains
+    download_bytes_per_parameter : bytes of the model for each parameter, towards the client
+    upload_bytes_per_parameter : bytes of the update for each parameter, towards the server
+    compression : the update's bytes are divided by this (1 = as they are)
+    concurrency : clients that train at the same time; fewer where fewer are here
+    buffer_size : K, reports with which the server updates its model
+    max_staleness : reports that are staler than that are thrown away; left out, none is
+    draw_ahead : clients that are drawn for a place at once, each to start when the one before has reported; 1 draws the
+        next one only then, among all that are idle and here at that moment.  More is faster to simulate: a client that
+        is drawn ahead is reserved until its turn, and one that joins waits until the next draw.
+    """
+
+    concurrency: int = 100
+    buffer_size: int = 10
+    max_staleness: int | None = None
+    draw_ahead: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse counts that mean nothing."""
+        super().__post_init__()
+        for name in ("concurrency", "buffer_size", "draw_ahead"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: at least 1, not {getattr(self, name)}")
+        if self.max_staleness is not None and self.max_staleness < 0:
+            raise ValueError(f"max_staleness: from 0 on, not {self.max_staleness}")
+
+
+@dataclass(eq=False, slots=True)
+class _Place:
+    """One of the places for clients that train at the same time: who has it, and who is drawn to follow.
+
+    devices : in order;  at : which of them trains;  end : how many of them will;  version : the server's updates when
+    the one that trains started
+    """
+
+    devices: list[int]
+    version: int
+    at: int = 0
+    end: int = 0
+
+
+class FedBuff(Strategy):
+    """Clients that train all the time, and a buffer of reports at the server; timing only."""
+
+    Config: ClassVar[type] = FedBuffConfig
+    name: ClassVar[str] = "fedbuff"
+    config: FedBuffConfig
+
+    def __init__(self, config: FedBuffConfig | None = None) -> None:
+        super().__init__(config or FedBuffConfig())
+        self.local: LocalTraining | None = None
+        self.idle = IdlePool(0)
+        self.places: dict[_Place, None] = {}  # in the order in which they were filled
+        self.version = self.buffered = self.goal = 0
+        self.staleness: Counter[int] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.recoveries: list[dict[str, Any]] = []
+        self.estimate_s: float | None = None
+
+    @property
+    def covers(self) -> Covers:
+        """Each client does a whole piece of work of its own."""
+        return "none"
+
+    # ---------------------------------------------------------------------------------------------------------- hooks
+
+    def start(self, view: View) -> Decisions:
+        """Work out what each client does, and fill all places."""
+        self.local = local_training(self.config, view)
+        self.goal = view.iterations
+        self.idle = IdlePool(view.fleet.size)
+        self.idle.add(np.flatnonzero(view.online & self.local.eligible).tolist())
+        out = self._fill(view)
+        self._estimate(view)
+        return out
+
+    def on_done(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:
+        """A client reported; the next one has its place from now on."""
+        place: _Place = dispatch.tag
+        out: list[Decision] = []
+        for _ in range(len(rows)):
+            self._report(place.version, out)
+            if self.version == self.goal:
+                return self._end(place, out, view)
+            self.idle.put(place.devices[place.at])
+            place.at += 1
+            place.version = self.version
+        if place.at == place.end:
+            del self.places[place]
+            out += self._fill(view)
+        return out
+
+    def on_lost(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:
+        """A client left while it trained, or while it was drawn to follow; its place ends here, or after who trains."""
+        place: _Place = dispatch.tag
+        self.recoveries.append(
+            {"lost_ns": view.now_ns, "detected_ns": view.now_ns, "rows": len(rows), "absorbed": True}
+        )
+        gone = rows.tolist()
+        place.end = min(gone)
+        # who has left is not idle: it comes back when it joins
+        self.idle.add([d for d in (place.devices[row] for row in gone) if view.online[d]])
+        if place.at in gone:
+            self.counts["dropped"] += 1
+            del self.places[place]
+        return self._fill(view)
+
+    def on_joined(self, devices: IntArray, view: View) -> Decisions:
+        """They are idle."""
+        assert self.local is not None  # noqa: S101 - start sets it
+        self.idle.add(devices[self.local.eligible[devices]].tolist())
+        return self._fill(view)
+
+    def on_left(self, devices: IntArray, view: View) -> Decisions:  # noqa: ARG002 - whoever trained is told as lost
+        """They are not idle any more."""
+        self.idle.remove(devices.tolist())
+        return ()
+
+    def report(self) -> dict[str, Any]:
+        """Counts of clients, staleness, the estimate, who was left out, and what was assumed."""
+        counted = sum(self.staleness.values())
+        limit = self.config.max_staleness
+        accepted = {tau: n for tau, n in self.staleness.items() if limit is None or tau <= limit}
+        used = sum(accepted.values())
+        summary = f"server updates: {self.version}; clients: {counted} reported, {self.counts['dropped']} dropped out"
+        out: dict[str, Any] = {
+            "strategy": "fedbuff",
+            "server_updates": self.version,
+            "reported": counted,
+            "too_stale": counted - used,
+            "drawn": self.counts["drawn"],
+            "dropped": self.counts["dropped"],
+            "unfinished": self.counts["unfinished"],
+            "staleness": {str(tau): self.staleness[tau] for tau in sorted(self.staleness)},
+            "mean_staleness": sum(t * n for t, n in self.staleness.items()) / counted if counted else None,
+            "mean_weight": sum(n / sqrt(1 + t) for t, n in accepted.items()) / used if used else None,
+            "summary": [summary],
+            "recoveries": self.recoveries,
+            "assumptions": [*shared_assumptions(self.config), *self._assumptions()],
+        }
+        if self.local is not None:
+            out["eligible"] = int(self.local.eligible.sum())
+            out["devices_left_out"] = dict(self.local.left_out)
+            out["client_memory_bytes"] = self.local.memory.total
+        if self.estimate_s is not None:
+            out["estimate_s"] = self.estimate_s
+        return out
+
+    # --------------------------------------------------------------------------------------------------------- pieces
+
+    def _report(self, version: int, out: list[Decision]) -> None:
+        """Put a report into the buffer, unless it is too stale; with K of them the server updates its model."""
+        staleness = self.version - version
+        self.staleness[staleness] += 1
+        limit = self.config.max_staleness
+        if limit is not None and staleness > limit:
+            return
+        self.buffered += 1
+        if self.buffered == self.config.buffer_size:
+            self.buffered = 0
+            self.version += 1
+            out.append(IterationDone())
+
+    def _end(self, place: _Place, out: list[Decision], view: View) -> list[Decision]:
+        """The last update: whoever still trains is withdrawn."""
+        place.at += 1
+        rest = sum(x.end - x.at for x in self.places)
+        self.counts["unfinished"] = sum(x.at < x.end for x in self.places if x is not place)
+        if rest:
+            now = view.now_ns
+            self.recoveries.append({"lost_ns": now, "detected_ns": now, "rows": rest, "absorbed": True})
+        return [*out, Done(f"{self.version} server updates")]
+
+    def _fill(self, view: View) -> list[Decision]:
+        """Draw clients for every place that is free."""
+        out: list[Decision] = []
+        local, config = self.local, self.config
+        assert local is not None  # noqa: S101 - start sets it
+        while len(self.places) < config.concurrency and self.idle:
+            ahead = min(config.draw_ahead, max(len(self.idle) // config.concurrency, 1))
+            drawn = self.idle.draw(ahead, view)
+            if drawn:
+                self.counts["drawn"] += len(drawn)
+                place = _Place(drawn, self.version, end=len(drawn))
+                self.places[place] = None
+                out.append(Dispatch(chained(local.tasks, drawn), EACH, place, "client"))
+        return out
+
+    def _estimate(self, view: View) -> None:
+        """Of the first update: the K-th report of those who start, or K reports at the rate of all places."""
+        if not self.places or self.local is None:
+            return
+        first = np.array([x.devices[0] for x in self.places])
+        seconds = np.sort(self.local.seconds(first, view))
+        k = self.config.buffer_size
+        self.estimate_s = float(seconds[k - 1] if k <= len(seconds) else seconds.mean() * k / len(seconds))
+
+    def _assumptions(self) -> list[str]:
+        notes = [
+            "the server knows at once that a client has left",
+            "weights of staleness, 1/sqrt(1 + staleness), are only reported",
+            "estimate_s is the first update of the server, at nominal rates of links, without departures",
+        ]
+        if self.config.draw_ahead > 1:
+            notes.append(
+                f"up to {self.config.draw_ahead} clients are drawn for a place at once: not among all that are idle"
+                " when each starts, but among those that were idle and not reserved at the draw"
+            )
+        return notes
