@@ -6,34 +6,26 @@ import json
 import pickle
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 from unittest import SkipTest
 
 import numpy as np
 
 from morphling.errors import InputError, PlanError
 from morphling.fleet import Fleet
-from morphling.interfaces.strategy import Dispatch, Strategy
+from morphling.interfaces.strategy import Dispatch, Placement, Strategy
 from morphling.results.sweep import sweep
 from morphling.run import build
 from morphling.scenario import LoadedScenario, load_scenario
 from morphling.testing.accounts import GemmRows, layer_gemm_flops, require
 from morphling.testing.replay import Replayed, replay
 from morphling.testing.worlds import coming_and_going, fingerprint, tiny_fleet, tiny_workload
-from morphling.types import SECOND_NS, IntArray
+from morphling.types import SECOND_NS
 from morphling.workload import Workload
 
 __all__ = ["Placement", "StrategyConformance"]
 
 UNKNOWN = "no_such_key"
-
-
-class Placement(NamedTuple):
-    """Where the rows of a dispatch lie: node of the GEMM DAG (-1: none), first row and first column; int64[n] each."""
-
-    node: IntArray
-    row: IntArray
-    column: IntArray
 
 
 class StrategyConformance:
@@ -71,13 +63,13 @@ class StrategyConformance:
         """For ``covers = "flops"``: what rows of kind GEMM add up to in one layer; by default all its GEMMs."""
         return layer_gemm_flops(workload)
 
-    def rectangles(self, strategy: Strategy, dispatch: Dispatch) -> Placement | None:  # noqa: ARG002 - to be replaced
-        """For ``covers = "gemms"``: where the rows of a dispatch lie, if the strategy can tell (rows alone cannot).
+    def rectangles(self, strategy: Strategy, dispatch: Dispatch) -> Placement | None:
+        """For ``covers = "gemms"``: where the rows of a dispatch lie; by default what `Strategy.placement` says.
 
         Asked when the dispatch is decided.  With it, each element of every output is counted; without (None) the number
         of elements of each inner dimension is, which a missed tile and a doubled one of the same size pass.
         """
-        return None
+        return strategy.placement(dispatch)
 
     def made(self) -> Strategy:
         """A new strategy, made through the same door as in a run."""
