@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 from morphling.types import Kind, Phase
 from morphling.workload import GemmDag, Place
 
-__all__ = ["SUFFIX", "Shard", "Step", "make_step", "one_by_one", "read_again", "shards", "steps"]
+__all__ = ["SUFFIX", "Shard", "Step", "make_step", "one_by_one", "read_again", "shards_of", "steps_of"]
 
-
+SUFFIX = {Phase.FORWARD: "", Phase.BACKWARD_INPUT: " dX", Phase.BACKWARD_WEIGHT: " dW", Phase.RECOMPUTE: " again"}
 
 Shard: TypeAlias = tuple[int, int, tuple[int, ...]]
 """(tensor, axis, placement)."""
@@ -31,7 +31,7 @@ class Step:
     key: tuple[Any, ...]
 
 
-def steps(dag: GemmDag) -> Iterator[Step]:
+def steps_of(dag: GemmDag) -> Iterator[Step]:
     """Levels as dispatches; runs of levels that only the coordinator works on become one."""
     waiting: list[int] = []
     for level in dag.levels():
@@ -81,7 +81,7 @@ def one_by_one(dag: GemmDag, step: Step) -> Iterator[Step]:
         yield make_step(dag, list(group), list(step.central) if group is step.groups[-1] else [])
 
 
-def shards(dag: GemmDag, group: tuple[int, ...], share: int) -> Iterator[tuple[Shard, Shard]]:
+def shards_of(dag: GemmDag, group: tuple[int, ...], share: int) -> Iterator[tuple[Shard, Shard]]:
     """What each GEMM of a group reads: a tensor, cut along an axis, as one tiling places it."""
     gemm = (int(dag.m[group[0]]), int(dag.n[list(group)].sum()), int(dag.k[group[0]]), share)
     for j, i in enumerate(group):
@@ -93,5 +93,5 @@ def read_again(dag: GemmDag, steps: list[Step]) -> set[Shard]:
     """Shards that more than one step reads as they are: only those are worth keeping on a device."""
     seen: Counter[Shard] = Counter()
     for step in steps:
-        seen.update({shard for g in step.groups for pair in shards(dag, g, len(step.groups)) for shard in pair})
+        seen.update({shard for g in step.groups for pair in shards_of(dag, g, len(step.groups)) for shard in pair})
     return {shard for shard, times in seen.items() if times > 1}

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -31,14 +31,12 @@ from morphling.planning.losses import Losses
 from morphling.planning.rectangles import LeftOut, Tiling, split_columns
 from morphling.planning.rows import central_rows, paper_orphans, paper_rows, renumbered, tiling_rows
 from morphling.planning.speed import central_seconds, device_speed
+from morphling.planning.steps import SUFFIX, Shard, Step, one_by_one, read_again, shards_of, steps_of
 from morphling.planning.tiling import plan_tiling
-from morphling.types import BoolArray, IntArray, Kind, Overlap, Phase, item_bytes
+from morphling.types import BoolArray, IntArray, Overlap, item_bytes
 from morphling.workload import GemmDag, Place
 
 __all__ = ["Cleave", "CleaveConfig"]
-
-_Shard: TypeAlias = tuple[int, int, tuple[int, ...]]
-"""(tensor, axis, placement)."""
 
 BOUNDS = ("uplink", "download", "compute", "coordinator")
 IDLE = ("never needed", "not online when a step was planned")
@@ -89,16 +87,6 @@ class CleaveConfig:
 
 
 @dataclass(frozen=True, eq=False)
-class _Step:
-    """One dispatch of an iteration: DAG nodes for the devices (in groups that share A) and for the coordinator."""
-
-    label: str
-    groups: tuple[tuple[int, ...], ...]
-    central: tuple[int, ...]
-    key: tuple[Any, ...]
-
-
-@dataclass(frozen=True, eq=False)
 class _Planned:
     """A step's rows, and what is known of them before they run."""
 
@@ -138,7 +126,7 @@ class Cleave(Strategy):
         self.open = 0
         self.next_step = 0
         self.fleet_version = 0
-        self.steps: list[_Step] = []
+        self.steps: list[Step] = []
         self.plans: dict[Any, _Planned] = {}
         self.tilings: dict[Any, Tiling] = {}
         self.shapes: dict[str, dict[str, Any]] = {}
@@ -148,7 +136,7 @@ class Cleave(Strategy):
         self.used: np.ndarray[Any, np.dtype[np.bool_]] = np.zeros(0, bool)
         self.reasons: IntArray = np.zeros(0, np.int64)
         self.cache: ShardCache | None = None
-        self.reused: set[_Shard] = set()
+        self.reused: set[Shard] = set()
         self.placements: dict[Any, int] = {}
 
     @property
@@ -171,8 +159,8 @@ class Cleave(Strategy):
         if self.config.model == "paper":
             self.steps = list(self._paper_steps(view))
         else:
-            self.steps = list(_steps(view.workload.dag))
-            self.reused = _read_again(view.workload.dag, self.steps) if self.config.cache else set()
+            self.steps = list(steps_of(view.workload.dag))
+            self.reused = read_again(view.workload.dag, self.steps) if self.config.cache else set()
             if self.reused:
                 self.cache = ShardCache(view.fleet.memory_bytes)
         return self._proceed(view)
@@ -261,7 +249,7 @@ class Cleave(Strategy):
             if len(step.groups) < 2:
                 raise
             # not all of the level's blocks fit a device together: one group after another then
-            self.steps[self.next_step : self.next_step + 1] = _one_by_one(view.workload.dag, step)
+            self.steps[self.next_step : self.next_step + 1] = one_by_one(view.workload.dag, step)
             step = self.steps[self.next_step]
             plan = self._plan(step, view)
         self.next_step += 1
@@ -270,7 +258,7 @@ class Cleave(Strategy):
         self.open += 1
         return [*out, Dispatch(plan.tasks, tag=plan.parts, label=step.label)]
 
-    def _plan(self, step: _Step, view: View) -> _Planned:
+    def _plan(self, step: Step, view: View) -> _Planned:
         """Rows of a step; steps that are alike share one table while the fleet stays the same."""
         key = (self.fleet_version, step.key)
         if key not in self.plans:
@@ -317,7 +305,7 @@ class Cleave(Strategy):
             self.reasons[here] = tiling.left_out
         return self.tilings[key]
 
-    def _physical_plan(self, step: _Step, view: View) -> _Planned:
+    def _physical_plan(self, step: Step, view: View) -> _Planned:
         dag, dtype = view.workload.dag, view.workload.dtype
         tables: list[TaskTable] = []
         time_s, bounds, imbalance = 0.0, Counter[str](), 0.0
@@ -348,7 +336,7 @@ class Cleave(Strategy):
             time_s = max(time_s, central_seconds(central, view)) if step.groups else central_seconds(central, view)
         return _Planned(TaskTable.concat(tables), time_s, dict(bounds), imbalance)
 
-    def _with_cache(self, step: _Step, view: View, plan: _Planned) -> _Planned:
+    def _with_cache(self, step: Step, view: View, plan: _Planned) -> _Planned:
         """The same rows without the bytes of shards that their devices still hold from an earlier level."""
         cache, dag, t = self.cache, view.workload.dag, plan.tasks
         assert cache is not None  # noqa: S101 - the only caller has checked
@@ -424,7 +412,7 @@ class Cleave(Strategy):
 
     # ---------------------------------------------------------------------------------------------------------- paper
 
-    def _paper_steps(self, view: View) -> Iterator[_Step]:
+    def _paper_steps(self, view: View) -> Iterator[Step]:
         model, work = view.workload.model, view.workload
         for key, asked in (
             ("lm_head: devices", work.lm_head == Place.DEVICES),
@@ -451,7 +439,7 @@ class Cleave(Strategy):
                 for g in listed:
                     if g.name.startswith(("bi_", "bw_", "bk_")) == backward:
                         word = "backward" if backward else "forward"
-                        yield _Step(f"{word}/layer {layer}/{g.name}", ((0,),), (), (g,))
+                        yield Step(f"{word}/layer {layer}/{g.name}", ((0,),), (), (g,))
 
     def _areas(self, g: ListedGemm, view: View) -> tuple[AreaPlan, TaskTable]:
         """The published problem solved for one GEMM, and its rows."""
@@ -474,7 +462,7 @@ class Cleave(Strategy):
         self.used[here] = True
         return plan, paper_rows(g, plan, here, dtype, width)
 
-    def _paper_plan(self, step: _Step, view: View) -> _Planned:
+    def _paper_plan(self, step: Step, view: View) -> _Planned:
         g: ListedGemm = step.key[0]
         plan, tasks = self._areas(g, view)
         self.shapes[g.name] = {
@@ -489,8 +477,6 @@ class Cleave(Strategy):
         bounds = {k: v * g.count for k, v in plan.bounds.items()}
         return _Planned(tasks, plan.time_s * g.count, bounds, plan.imbalance, [(g, plan)])
 
-
-SUFFIX = {Phase.FORWARD: "", Phase.BACKWARD_INPUT: " dX", Phase.BACKWARD_WEIGHT: " dW", Phase.RECOMPUTE: " again"}
 
 PHYSICAL_ASSUMPTIONS = [
     "levels of the GEMM DAG are barriers",
@@ -511,82 +497,16 @@ PAPER_ASSUMPTIONS = [
 ]
 
 
-def _steps(dag: GemmDag) -> Iterator[_Step]:
-    """Levels as dispatches; runs of levels that only the coordinator works on become one."""
-    waiting: list[int] = []
-    for level in dag.levels():
-        mine = [i for i in level.tolist() if dag.kind[i] == Kind.GEMM and dag.place[i] == Place.DEVICES]
-        central = [i for i in level.tolist() if not (dag.kind[i] == Kind.GEMM and dag.place[i] == Place.DEVICES)]
-        if not mine:
-            waiting += central
-            continue
-        if waiting:
-            yield _step(dag, [], waiting)
-            waiting = []
-        yield _step(dag, mine, central)
-    if waiting:
-        yield _step(dag, [], waiting)
-
-
-def _step(dag: GemmDag, mine: list[int], central: list[int]) -> _Step:
-    """Group the GEMMs of a level that read the same A: they are planned as one, with their columns side by side."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for i in mine:
-        groups.setdefault((int(dag.a[i]), int(dag.a_transposed[i]), int(dag.m[i]), int(dag.k[i])), []).append(i)
-    nodes = mine or central
-    phases = {int(dag.phase[i]) for i in nodes}
-    word = (
-        "forward" if phases == {int(Phase.FORWARD)} else "recompute" if phases == {int(Phase.RECOMPUTE)} else "backward"
-    )
-    if not mine:
-        word = "optimizer" if any(dag.kind[i] == Kind.OPTIMIZER for i in central) else "coordinator"
-    layers = sorted({int(dag.layer[i]) for i in nodes})
-    where = (
-        f"layer {layers[0]}" if len(layers) == 1 and layers[0] >= 0 else "between layers" if layers[0] >= 0 else "ends"
-    )
-    listed = [dag.op_names[dag.op[i]] + (SUFFIX[Phase(int(dag.phase[i]))] if mine else "") for i in nodes]
-    what = "+".join(dict.fromkeys(listed))
-    facts = (dag.op, dag.kind, dag.phase, dag.m, dag.n, dag.k, dag.count, dag.flops, dag.memory_bytes)
-    key = tuple(
-        (len(group), *(tuple(x[i].item() for x in facts) for i in group))
-        for group in (*groups.values(), central)
-        if group
-    )
-    return _Step(f"{word}/{where}/{what}", tuple(tuple(g) for g in groups.values()), tuple(central), key)
-
-
-def _one_by_one(dag: GemmDag, step: _Step) -> Iterator[_Step]:
-    """A step's groups as steps of their own; the coordinator's nodes go with the last."""
-    for group in step.groups:
-        yield _step(dag, list(group), list(step.central) if group is step.groups[-1] else [])
-
-
-def _shards(dag: GemmDag, group: tuple[int, ...], share: int) -> Iterator[tuple[_Shard, _Shard]]:
-    """What each GEMM of a group reads: a tensor, cut along an axis, as one tiling places it."""
-    gemm = (int(dag.m[group[0]]), int(dag.n[list(group)].sum()), int(dag.k[group[0]]), share)
-    for j, i in enumerate(group):
-        a = (int(dag.a[i]), int(dag.a_transposed[i]), gemm)
-        yield a, (int(dag.b[i]), 1 - int(dag.b_transposed[i]), (*gemm, j))
-
-
-def _read_again(dag: GemmDag, steps: list[_Step]) -> set[_Shard]:
-    """Shards that more than one step reads as they are: only those are worth keeping on a device."""
-    seen: Counter[_Shard] = Counter()
-    for step in steps:
-        seen.update({shard for g in step.groups for pair in _shards(dag, g, len(step.groups)) for shard in pair})
-    return {shard for shard, times in seen.items() if times > 1}
-
-
 def _rows_of(
-    step: _Step, dag: GemmDag, plan: _Planned, tilings: dict[Any, Tiling], version: int, view: View
-) -> Iterator[tuple[IntArray, tuple[_Shard, _Shard], BoolArray]]:
+    step: Step, dag: GemmDag, plan: _Planned, tilings: dict[Any, Tiling], version: int, view: View
+) -> Iterator[tuple[IntArray, tuple[Shard, Shard], BoolArray]]:
     """For each GEMM of a step: its rows in the step's table, its shards of A and B, and which rows bring A."""
     at = 0
     for group in step.groups:
         ends = np.cumsum(dag.n[list(group)])
         gemm = Gemm(int(dag.m[group[0]]), int(ends[-1]), int(dag.k[group[0]]), item_bytes(view.workload.dtype))
         parts = split_columns(tilings[version, gemm, len(step.groups)], ends)
-        for j, shards in enumerate(_shards(dag, group, len(step.groups))):
+        for j, shards in enumerate(shards_of(dag, group, len(step.groups))):
             rows = np.flatnonzero(parts.gemm == j)
             yield rows + at, shards, parts.first[rows]
         at += len(parts)
