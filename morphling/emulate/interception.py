@@ -96,7 +96,7 @@ class Interception(TorchDispatchMode):
     Active in the thread that enters it and wherever autograd carries it; a forked process passes everything through.
     """
 
-    def __init__(self, computer: Computer, warn: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, computer: Computer, warn: Callable[[str], object] = str) -> None:
         super().__init__()
         self.computer, self.warn = computer, warn
         self.coverage = Coverage()
@@ -105,7 +105,7 @@ class Interception(TorchDispatchMode):
         self.routes: dict[Any, Callable[..., Any] | None] = dict(_ROUTES)
         self.inside = threading.local()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
             route = self.routes[func]
         except KeyError:
@@ -258,10 +258,7 @@ def _central(mode: Interception, func: Any, args: Any, kwargs: Any) -> Any:
     out = _whole(mode, func, args, kwargs)
     packet = func.overloadpacket
     name = packet.__name__
-    if packet in _VECTORS:
-        flops = _VECTORS[packet](args)
-    else:
-        flops = flop_registry[packet](*args, **kwargs, out_val=out)
+    flops = _VECTORS[packet](args) if packet in _VECTORS else flop_registry[packet](*args, **kwargs, out_val=out)
     first = next((x for x in args if isinstance(x, torch.Tensor)), None)
     with mode.lock:
         if not mode.coverage.central[name]:

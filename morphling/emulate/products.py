@@ -120,12 +120,14 @@ class Cut:
         out = torch.empty((*lead, self.shape.m, self.shape.n), dtype=a.dtype, device=a.device)
         if poison:
             out.fill_(float("nan"))
-        operands = (a, b, out, bias) if lead else tuple(None if x is None else x.unsqueeze(0) for x in (a, b, out, bias))
+        operands = (
+            (a, b, out, bias) if lead else tuple(None if x is None else x.unsqueeze(0) for x in (a, b, out, bias))
+        )
         chunks = self._chunks(a)
         if len(chunks) == 1 or self.threads is None:
-            self._execute(chunks[0], *operands, beta, alpha)  # type: ignore[arg-type] # a and b are never None
+            self._execute(chunks[0], *operands, beta, alpha)
         else:
-            self.threads.run([lambda c=c: self._execute(c, *operands, beta, alpha) for c in chunks])  # type: ignore[misc]
+            self.threads.run([lambda c=c: self._execute(c, *operands, beta, alpha) for c in chunks])
         return out
 
     def _chunks(self, a: torch.Tensor) -> list[tuple[Part, ...]]:

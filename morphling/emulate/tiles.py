@@ -112,7 +112,7 @@ class Tiles:
         return f"device {int(self.device[tile])}, rows {r0} to {r1}, columns {c0} to {c1}, inner {i0} to {i1}"
 
     def parts(self) -> tuple[Part, ...]:
-        """The tiles in the order of execution: by product, rectangle and inner dimension, so that sums are repeatable."""
+        """The tiles in the order of execution: by product, rectangle and inner dimension; so sums repeat."""
         order = np.lexsort((self.in0, self.col0, self.row0, self.product))
         ends = (self.row0, self.row1, self.col0, self.col1, self.in0, self.in1)
         columns = (x[order].tolist() for x in (self.product, *ends))
@@ -155,7 +155,7 @@ def row_split(shape: ProductShape, device: IntArray, shares: IntArray) -> Tiles:
 
 
 def inner_split(shape: ProductShape, device: IntArray, shares: IntArray) -> Tiles:
-    """The inner dimension (the batch, of dW) by ``shares``: each device has a partial sum of all of C, added up in order."""
+    """The inner dimension (the batch, of dW) by ``shares``: partial sums of all of C, added up in order."""
     turned = row_split(ProductShape(shape.count, shape.k, shape.n, shape.m), device, shares)
     zero = np.zeros(len(turned), np.int64)
     return Tiles(

@@ -135,14 +135,16 @@ class Engine:
         if self.fleet.size == 0:
             raise EngineError("the fleet has no devices")
         try:
-            return self.replay()
+            self.start_churn()
+            self.proceed(self.strategy.start(self.view))
+            return self.recording()
         finally:
             self.lane.stop()
 
-    def replay(self) -> Recording:
-        """The main loop."""
-        self.start_churn()
-        self.decide(self.strategy.start(self.view))
+    def proceed(self, decisions: Decisions | None) -> None:
+        """The main loop: carry out decisions, and what follows from them until the strategy says `Done`."""
+        self.end_reason = None
+        self.decide(decisions)
         while self.end_reason is None:
             upcoming = self.env.peek()
             upcoming = FAR if upcoming == float("inf") else int(upcoming)
@@ -163,8 +165,11 @@ class Engine:
                     f"the clock stands still at {self.now_ns / 1e9:.9g} s for {STANDSTILL} decisions; {pending(self)}"
                 )
             self.env.step()
+        self.withdraw(list(self.running.values()))  # rows still in flight
+
+    def recording(self) -> Recording:
+        """What happened until now."""
         end = self.now_ns
-        self.withdraw_all()
         self.records.sort(key=lambda r: r.serial)
         churn = np.array(self.churn, np.int64).reshape(-1, 3)
         return Recording(
@@ -348,10 +353,6 @@ class Engine:
                     self.follow(again, again.notices())
         for running in withdrawn:
             self.finish(running)
-
-    def withdraw_all(self) -> None:
-        """The strategy is done: rows still in flight are withdrawn."""
-        self.withdraw(list(self.running.values()))
 
     # ------------------------------------------------------------------------------------------------------- checks
 

@@ -183,7 +183,7 @@ class Strategy(ABC):
         """A ``WakeAt`` came due."""
         return ()
 
-    def placement(self, dispatch: Dispatch) -> Placement | None:
+    def places(self, dispatch: Dispatch) -> Placement | None:
         """Where the rows of a dispatch lie, asked when it is decided; None if the strategy does not say.
 
         Needed where rows are really computed: a row of its own tells no more than its size.

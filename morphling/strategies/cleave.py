@@ -19,7 +19,17 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from morphling.errors import Infeasible, PlanError
-from morphling.interfaces.strategy import Decision, Decisions, Dispatch, Done, IterationDone, Sent, Strategy, WakeAt
+from morphling.interfaces.strategy import (
+    Decision,
+    Decisions,
+    Dispatch,
+    Done,
+    IterationDone,
+    Placement,
+    Sent,
+    Strategy,
+    WakeAt,
+)
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.planning.areas import AreaPlan, solve_areas
@@ -29,7 +39,16 @@ from morphling.planning.delays import check_delay, delay_range, recovery_assumpt
 from morphling.planning.gemms import ListedGemm, artifact_gemms, linear_gemms
 from morphling.planning.losses import Losses
 from morphling.planning.rectangles import LeftOut, Tiling, split_columns
-from morphling.planning.rows import central_rows, paper_orphans, paper_rows, renumbered, tiling_rows
+from morphling.planning.rows import (
+    central_rows,
+    joined_places,
+    paper_orphans,
+    paper_rows,
+    placed_blocks,
+    renumbered,
+    tiling_places,
+    tiling_rows,
+)
 from morphling.planning.speed import central_seconds, device_speed
 from morphling.planning.steps import SUFFIX, Shard, Step, one_by_one, read_again, shards_of, steps_of
 from morphling.planning.tiling import plan_tiling
@@ -94,7 +113,7 @@ class _Planned:
     time_s: float
     bounds: dict[str, float]
     imbalance: float
-    parts: list[tuple[ListedGemm, AreaPlan]] | None = None  # what the rows are of, for model: paper
+    parts: list[tuple[ListedGemm, AreaPlan]] | Placement | None = None  # what the rows are of (model: paper), or where
 
 
 @dataclass(eq=False)
@@ -118,6 +137,7 @@ class Cleave(Strategy):
 
     Config: ClassVar[type] = CleaveConfig
     name: ClassVar[str] = "cleave"
+    restarts: ClassVar[bool] = True
     config: CleaveConfig
 
     def __init__(self, config: CleaveConfig | None = None) -> None:
@@ -153,6 +173,13 @@ class Cleave(Strategy):
 
     def start(self, view: View) -> Decisions:
         """Plan the iteration's steps and dispatch the first."""
+        self.iteration = self.next_step = self.open = 0
+        if self.steps and np.array_equal(self.losses.present, view.online):
+            self.losses = Losses(view.online)
+            return self._proceed(view)  # called again: plans for the same devices hold
+        self.fleet_version += 1
+        self.plans.clear()
+        self.tilings.clear()
         self.used = np.zeros(view.fleet.size, bool)
         self.reasons = np.full(view.fleet.size, -1)
         self.losses = Losses(view.online)
@@ -176,7 +203,7 @@ class Cleave(Strategy):
         if self.config.model == "paper":
             blocks: list[Any] = paper_orphans(dispatch.tag, rows)
         else:
-            blocks = list(zip(t.m[rows].tolist(), t.n[rows].tolist(), t.k[rows].tolist(), strict=True))
+            blocks = placed_blocks(t, dispatch.tag, rows)
         new = self.losses.lost(t.device[rows], blocks, view.now_ns)
         return [*self._watch(new, view), *self._recover(view)]
 
@@ -198,6 +225,10 @@ class Cleave(Strategy):
         if len(gone):
             self._fleet_changed(gone, view)
         return self._recover(view)
+
+    def places(self, dispatch: Dispatch) -> Placement | None:
+        """Where the blocks of C lie; the published model has areas, which lie nowhere."""
+        return dispatch.tag if isinstance(dispatch.tag, Placement) else None
 
     def report(self) -> dict[str, Any]:
         """Estimate, bounds, balance, devices left out and why, the distinct shapes, and what was assumed."""
@@ -256,7 +287,11 @@ class Cleave(Strategy):
         if self.iteration == 0:
             self.summary.add(plan)
         self.open += 1
-        return [*out, Dispatch(plan.tasks, tag=plan.parts, label=step.label)]
+        tag = plan.parts
+        if isinstance(tag, Placement):
+            nodes = np.array([*(i for group in step.groups for i in group), -1])
+            tag = tag._replace(node=nodes[tag.node])
+        return [*out, Dispatch(plan.tasks, tag=tag, label=step.label)]
 
     def _plan(self, step: Step, view: View) -> _Planned:
         """Rows of a step; steps that are alike share one table while the fleet stays the same."""
@@ -308,6 +343,8 @@ class Cleave(Strategy):
     def _physical_plan(self, step: Step, view: View) -> _Planned:
         dag, dtype = view.workload.dag, view.workload.dtype
         tables: list[TaskTable] = []
+        places: list[Placement] = []
+        first = 0  # a plan is of steps that are alike: it says which of a step's GEMMs, not which node
         time_s, bounds, imbalance = 0.0, Counter[str](), 0.0
         share = len(step.groups)
         for group in step.groups:
@@ -315,6 +352,8 @@ class Cleave(Strategy):
             gemm = Gemm(int(dag.m[group[0]]), int(ends[-1]), int(dag.k[group[0]]), item_bytes(dtype))
             tiling = self._tile(gemm, view, share)
             tables.append(tiling_rows(tiling, ends, dtype, self.config.pieces))
+            places.append(tiling_places(tiling, ends, list(range(first, first + len(group)))))
+            first += len(group)
             time_s += tiling.time_s
             bounds.update({k: tiling.bounds[k] for k in BOUNDS})
             imbalance = max(imbalance, tiling.imbalance)
@@ -333,8 +372,9 @@ class Cleave(Strategy):
             rows = list(step.central)
             central = central_rows(dag, rows, view.fleet.size, dtype)
             tables.append(central)
+            places.append(Placement(*(np.full(len(rows), x) for x in (-1, 0, 0))))
             time_s = max(time_s, central_seconds(central, view)) if step.groups else central_seconds(central, view)
-        return _Planned(TaskTable.concat(tables), time_s, dict(bounds), imbalance)
+        return _Planned(TaskTable.concat(tables), time_s, dict(bounds), imbalance, joined_places(places))
 
     def _with_cache(self, step: Step, view: View, plan: _Planned) -> _Planned:
         """The same rows without the bytes of shards that their devices still hold from an earlier level."""
@@ -365,7 +405,7 @@ class Cleave(Strategy):
         resident[once[1][on_device]] += np.maximum(cache.cached_bytes - mine, 0)[once[0][on_device]]
         changed = {"bytes_in": bytes_in, "resident_bytes": resident}
         columns = {name: changed.get(name, getattr(t, name)) for name in t.__dataclass_fields__}
-        return _Planned(TaskTable(**columns), plan.time_s, plan.bounds, plan.imbalance)
+        return _Planned(TaskTable(**columns), plan.time_s, plan.bounds, plan.imbalance, plan.parts)
 
     # ------------------------------------------------------------------------------------------------------- recovery
 
@@ -387,17 +427,19 @@ class Cleave(Strategy):
             return []
         began = time.perf_counter()
         blocks = self.losses.plan(view.now_ns)
-        tables, parts = [TaskTable.build(device=[])], []
+        tables, parts, places = [TaskTable.build(device=[])], [], []
         for block in blocks:
             if self.config.model == "physical":
-                m, n, k = block
+                m, n, k, *at = block
                 tiling = self._tile(Gemm(m, n, k, item_bytes(view.workload.dtype)), view, len(blocks))
                 tables.append(tiling_rows(tiling, np.array([n]), view.workload.dtype, self.config.pieces))
+                places.append(tiling_places(tiling, np.array([n]), at[:1], row=at[1], column=at[2]))
             elif block is not None:
                 plan, tasks = self._areas(block, view)
                 tables.append(tasks)
                 parts.append((block, plan))
-        self.again = Dispatch(TaskTable.concat(tables), tag=parts, label="recovery/orphaned blocks")
+        tag = joined_places(places) if places else parts
+        self.again = Dispatch(TaskTable.concat(tables), tag=tag, label="recovery/orphaned blocks")
         charged = self.config.planning_s
         took = time.perf_counter() - began if charged == "measured" else charged
         return [WakeAt(view.now_s + took)] if took else self._send_again(view)

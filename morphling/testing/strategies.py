@@ -64,12 +64,12 @@ class StrategyConformance:
         return layer_gemm_flops(workload)
 
     def rectangles(self, strategy: Strategy, dispatch: Dispatch) -> Placement | None:
-        """For ``covers = "gemms"``: where the rows of a dispatch lie; by default what `Strategy.placement` says.
+        """For ``covers = "gemms"``: where the rows of a dispatch lie; by default what `Strategy.places` says.
 
         Asked when the dispatch is decided.  With it, each element of every output is counted; without (None) the number
         of elements of each inner dimension is, which a missed tile and a doubled one of the same size pass.
         """
-        return strategy.placement(dispatch)
+        return strategy.places(dispatch)
 
     def made(self) -> Strategy:
         """A new strategy, made through the same door as in a run."""
@@ -126,7 +126,7 @@ class StrategyConformance:
             except PlanError:
                 return
             raise AssertionError("recovers is False, yet it went on when devices left; or is it True?")
-        run = replay(self.made(), unquiet, workload)
+        run = self._require_placed(unquiet, workload, 1, own=True)
         self._require_contract(run, unquiet, workload, 1)
 
     def test_it_can_be_pickled(self) -> None:
@@ -185,6 +185,12 @@ class StrategyConformance:
 
     def _require_covered(self, iterations: int) -> Replayed:
         fleet, workload = self.fleet(), self.workload()
+        run = self._require_placed(fleet, workload, iterations)
+        self._require_contract(run, fleet, workload, iterations)
+        return run
+
+    def _require_placed(self, fleet: Fleet, workload: Workload, iterations: int, *, own: bool = False) -> Replayed:
+        """A run whose rows cover every output exactly once, if the strategy (or `rectangles`) says where they lie."""
         strategy = self.made()
         places: list[Placement | None] = []
         run = replay(
@@ -192,9 +198,10 @@ class StrategyConformance:
             fleet,
             workload,
             iterations=iterations,
-            on_dispatch=lambda decided: places.append(self.rectangles(strategy, decided)),
+            on_dispatch=lambda decided: places.append(
+                strategy.places(decided) if own else self.rectangles(strategy, decided)
+            ),
         )
-        self._require_contract(run, fleet, workload, iterations)
         known = {serial: place for serial, place in enumerate(places) if place is not None}
         if strategy.covers == "gemms" and known:
             rows = GemmRows(run.recording, fleet.size, devices_only=True)

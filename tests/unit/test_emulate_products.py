@@ -15,7 +15,7 @@ from morphling.emulate.products import Cut, Threads, numerics_error, tolerance  
 
 
 def ragged(shape: ProductShape) -> Tiles:
-    """Three bands of unlike height, the middle one in two, the last in three pieces of which the first is in two sums."""
+    """Three bands: one whole, one in two pieces, one in three of which the first is in two partial sums."""
     _, m, n, k = shape
     r, c, i = (0, m // 3, m // 2, m), (0, n // 4, n // 2, n), k // 2
     cells = [(r[0], r[1], 0, n, 0, k), (r[1], r[2], 0, c[2], 0, k), (r[1], r[2], c[2], n, 0, k)]
