@@ -44,16 +44,16 @@ class Product:
     bias: torch.Tensor | None
     beta: float
     alpha: float
-    plain: Callable[[], torch.Tensor]
+    plain: Callable[[], torch.Tensor] = field(repr=False)
 
 
 class Computer(Protocol):
     """Who computes products."""
 
-    def product(self, product: Product) -> torch.Tensor:
-        """The result, a new tensor."""
+    def product(self, product: Product) -> torch.Tensor | None:
+        """The result, a new tensor; None: it is the coordinator's, which is told by `central`."""
 
-    def central(self, name: str, flops: float, dtype: torch.dtype) -> None:
+    def central(self, name: str, flops: float, dtype: DType) -> None:
         """The host has executed an operation with matrix products in it whole: it belongs to the coordinator."""
 
 
@@ -104,6 +104,7 @@ class Interception(TorchDispatchMode):
         self.owner = os.getpid()
         self.routes: dict[Any, Callable[..., Any] | None] = dict(_ROUTES)
         self.inside = threading.local()
+        self.products = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
@@ -113,6 +114,12 @@ class Interception(TorchDispatchMode):
         if route is None or os.getpid() != self.owner:
             return func(*args, **kwargs) if kwargs else func(*args)
         return route(self, func, args, kwargs or {})
+
+    def sibling(self) -> Interception:
+        """The same for another thread: what it sees is counted together, and computed one after another."""
+        other = Interception(self.computer, self.warn)
+        other.coverage, other.lock, other.inside, other.owner = self.coverage, self.lock, self.inside, self.owner
+        return other
 
     def _learn(self, func: Any) -> Callable[..., Any] | None:
         """How to treat an operation that is met for the first time."""
@@ -157,11 +164,16 @@ class Interception(TorchDispatchMode):
         phase = Phase.BACKWARD_INPUT if backward else Phase.FORWARD
         if bias is not None:  # what beta = 0 leaves out is not read, NaN or not
             bias = bias.expand((*a.shape[:-1], b.shape[-1])) if beta != 0 else None
+        self.products += 1
         with self.lock, self.own_call():
             out = self.computer.product(
                 Product(name, shape, dtype, phase, a, b, bias, beta, alpha, lambda: func(*args, **kwargs))
             )
-            self.coverage.add("sharded", name, shape.flops)
+            kind = "central" if out is None else "sharded"
+            if out is None:
+                out = func(*args, **kwargs)
+                self.computer.central(name, float(shape.flops), dtype)
+            self.coverage.add(kind, name, shape.flops)
         return out
 
     def _uncounted(self, name: str, shape: ProductShape, dtype: torch.dtype) -> None:
@@ -259,13 +271,15 @@ def _central(mode: Interception, func: Any, args: Any, kwargs: Any) -> Any:
     packet = func.overloadpacket
     name = packet.__name__
     flops = _VECTORS[packet](args) if packet in _VECTORS else flop_registry[packet](*args, **kwargs, out_val=out)
-    first = next((x for x in args if isinstance(x, torch.Tensor)), None)
+    dtype = next((DTYPES.get(x.dtype) for x in args if isinstance(x, torch.Tensor)), None)
     with mode.lock:
+        if dtype is None:
+            mode.coverage.add("uncounted", name, flops)
+            return out
         if not mode.coverage.central[name]:
             mode.warn(f"{name} is no plain matrix product: it runs whole, on the coordinator")
         mode.coverage.add("central", name, flops)
-        if first is not None:
-            mode.computer.central(name, float(flops), first.dtype)
+        mode.computer.central(name, float(flops), dtype)
     return out
 
 
