@@ -16,9 +16,7 @@ __all__ = ["emulate"]
 def emulate(
     script: Annotated[Path, typer.Argument(help="A PyTorch training script; it is run as it is.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="The script's own arguments, after --.")] = None,
-    scenario: Annotated[
-        str, typer.Option(help="Scenario file, or the name of a shipped one: the fleet.")
-    ] = "quickstart",
+    scenario: Annotated[str, typer.Option(help="Scenario with the fleet: a file, or a shipped name.")] = "quickstart",
     set_: Set = None,
     out: Annotated[Path | None, typer.Option(help="Put the run folder here (new or empty).")] = None,
     base: Annotated[Path, typer.Option(help="Folder for run folders when --out is not given.")] = Path("runs"),

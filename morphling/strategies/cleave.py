@@ -248,6 +248,11 @@ class Cleave(Strategy):
             "assumptions": list(PAPER_ASSUMPTIONS if self.config.model == "paper" else PHYSICAL_ASSUMPTIONS),
             "recoveries": [loss.record() for loss in self.losses.all],
         }
+        if self.config.model == "physical":  # what holds of these steps
+            if any(step.central for step in self.steps):
+                out["assumptions"].insert(2, CENTRAL)
+            if any(len(step.groups) > 1 for step in self.steps):
+                out["assumptions"].append(SUMMED)
         if self.losses.alarms:
             out["assumptions"] += recovery_assumptions(self.config.detection_s, self.config.planning_s)
         if self.cache is not None:
@@ -523,11 +528,11 @@ class Cleave(Strategy):
 PHYSICAL_ASSUMPTIONS = [
     "levels of the GEMM DAG are barriers",
     "link rates are planned at their nominal value until transfers have been observed",
-    "attention products, normalisation, activation functions and the optimizer run on the coordinator",
     "the coordinator has memory for weights, optimizer states and activations (not checked)",
     "each device receives its own copy of its rows and columns (no multicast)",
-    "estimate_s adds up the shapes of a level; their rows overlap on a device, so the replay may be faster",
 ]
+CENTRAL = "attention products, normalisation, activation functions and the optimizer run on the coordinator"
+SUMMED = "estimate_s adds up the shapes of a level; their rows overlap on a device, so the replay may be faster"
 
 PAPER_ASSUMPTIONS = [
     "areas, not rectangles: the sum of alpha beta is m n, continuous alpha and beta (m and n of rows are rounded)",

@@ -157,7 +157,7 @@ class Silent(Halves):
 
 
 def test_a_plug_in_that_says_where_its_rows_lie():
-    c, _, recorded = ran(tiny_fleet(2), PRODUCTS[:1], strategy=Halves)
+    _, _, recorded = ran(tiny_fleet(2), PRODUCTS[:1], strategy=Halves)
     assert [len(d) for d in recorded.dispatches] == [2]
     assert len(recorded.iteration_ends_ns) == 1  # a step of the script, not the plug-in's
 
