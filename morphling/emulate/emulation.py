@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,33 +74,30 @@ class Emulation:
         """The product as the tiles that got done on the fleet."""
         if self.batched == "coordinator" and product.a.dim() == 3:
             return None
-        with self._failing():
-            work = self.clock.product(product.name, product.shape, product.dtype, product.phase)
-            if work.cut is None:
-                work.cut = Cut(work.tiles, self.threads)
-            out: torch.Tensor = work.cut.run(
-                product.a,
-                product.b,
-                product.bias,
-                beta=product.beta,
-                alpha=product.alpha,
-                poison=self.check_numerics,
-            )
-            if self.check_numerics:
-                self._check(product, out)
+        if self.failed is not None:
+            raise self.failed
+        try:
+            return self._computed(product)
+        except MorphlingError as error:
+            self.failed = error
+            raise
+
+    def _computed(self, product: Product) -> torch.Tensor:
+        name, shape, dtype, phase, a, b, bias, beta, alpha = product[:9]
+        work = self.clock.product(name, shape, dtype, phase)
+        if work.cut is None:
+            work.cut = Cut(work.tiles, self.threads)
+        out: torch.Tensor = work.cut.run(a, b, bias, beta=beta, alpha=alpha, poison=self.check_numerics)
+        if self.check_numerics:
+            self._check(product, out)
         return out
 
     def central(self, name: str, flops: float, dtype: DType) -> None:
         """The coordinator computes."""
-        with self._failing():
-            self.clock.central(name, flops, dtype)
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
         if self.failed is not None:
             raise self.failed
         try:
-            yield
+            self.clock.central(name, flops, dtype)
         except MorphlingError as error:
             self.failed = error
             raise

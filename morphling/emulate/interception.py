@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,11 +27,10 @@ DTYPES = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bflo
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True, eq=False)
-class Product:
+class Product(NamedTuple):
     """One intercepted operation: ``beta bias + alpha A B``; operands have two dimensions, or three with a batch.
 
-    ``plain`` executes it whole, as the script wrote it.
+    ``func``, ``args`` and ``kwargs`` are the operation as the script wrote it, see `plain`.
     """
 
     name: str
@@ -44,7 +42,13 @@ class Product:
     bias: torch.Tensor | None
     beta: float
     alpha: float
-    plain: Callable[[], torch.Tensor] = field(repr=False)
+    func: Any
+    args: Any
+    kwargs: Any
+
+    def plain(self) -> Any:
+        """Executed whole."""
+        return self.func(*self.args, **self.kwargs)
 
 
 class Computer(Protocol):
@@ -131,30 +135,17 @@ class Interception(TorchDispatchMode):
         self.routes[func] = route
         return route
 
-    @contextmanager
-    def own_call(self) -> Iterator[None]:
-        """What is computed inside was seen: the watchdog leaves it."""
-        before = getattr(self.inside, "on", False)
-        self.inside.on = True
-        try:
-            yield
-        finally:
-            self.inside.on = before
-
     @property
     def busy(self) -> bool:
-        """Whether this thread is inside `own_call`."""
-        return getattr(self.inside, "on", False)
+        """Whether this thread is computing something that was seen: the watchdog leaves that."""
+        return getattr(self.inside, "depth", 0) > 0
 
     def compute(self, func: Any, args: Any, kwargs: Any, operands: tuple[Any, ...]) -> torch.Tensor | None:
         """The result by the computer; None where the operation is not a product that a device can compute."""
         a, b, bias, beta, alpha = operands
-        if not _cuttable(a, b, bias):
+        shape = _shape(a, b, bias)
+        if shape is None:
             return None
-        *lead, m, k = a.shape
-        shape = ProductShape(lead[0] if lead else 1, m, b.shape[-1], k)
-        if 0 in shape:
-            return None  # nothing to multiply
         name = func.overloadpacket.__name__
         dtype = DTYPES.get(a.dtype)
         if dtype is None:
@@ -165,16 +156,23 @@ class Interception(TorchDispatchMode):
         if bias is not None:  # what beta = 0 leaves out is not read, NaN or not
             bias = bias.expand((*a.shape[:-1], b.shape[-1])) if beta != 0 else None
         self.products += 1
-        with self.lock, self.own_call():
-            out = self.computer.product(
-                Product(name, shape, dtype, phase, a, b, bias, beta, alpha, lambda: func(*args, **kwargs))
-            )
-            kind = "central" if out is None else "sharded"
+        product = Product(name, shape, dtype, phase, a, b, bias, beta, alpha, func, args, kwargs)
+        with self.lock:
+            out, kind = self.seen(self.computer.product, product), "sharded"
             if out is None:
-                out = func(*args, **kwargs)
+                out, kind = self.seen(product.plain), "central"
                 self.computer.central(name, float(shape.flops), dtype)
             self.coverage.add(kind, name, shape.flops)
         return out
+
+    def seen(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call something whose products have been seen."""
+        inside = self.inside
+        inside.depth = getattr(inside, "depth", 0) + 1
+        try:
+            return call(*args, **kwargs)
+        finally:
+            inside.depth -= 1
 
     def _uncounted(self, name: str, shape: ProductShape, dtype: torch.dtype) -> None:
         word = str(dtype).removeprefix("torch.")
@@ -185,24 +183,34 @@ class Interception(TorchDispatchMode):
             self.coverage.add("uncounted", name, shape.flops)
 
 
-def _cuttable(a: Any, b: Any, bias: Any) -> bool:
-    """Whether these are ordinary dense operands that fit; torch itself says what is wrong with others."""
-    if not (type(a) in _PLAIN and type(b) in _PLAIN):
-        return False
-    if a.layout != torch.strided or b.layout != torch.strided or a.dtype != b.dtype or a.device != b.device:
-        return False
-    if a.dim() != b.dim() or a.dim() not in {2, 3} or a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
-        return False
-    if bias is None:
-        return True
-    shape = (*a.shape[:-1], b.shape[-1])
-    fits = bias.dim() <= len(shape) and all(
-        have in {1, want} for have, want in zip(reversed(bias.shape), reversed(shape), strict=False)
-    )
-    return bool(fits and bias.dtype == a.dtype and bias.device == a.device and bias.layout == torch.strided)
+def _shape(a: Any, b: Any, bias: Any) -> ProductShape | None:
+    """Of ordinary dense operands that fit, with something to multiply; torch itself says what is wrong with others."""
+    if type(a) not in _PLAIN or type(b) not in _PLAIN or a.dtype != b.dtype or a.device != b.device:
+        return None
+    if a.layout != torch.strided or b.layout != torch.strided:
+        return None
+    left, right = a.shape, b.shape
+    if len(left) == 2 == len(right):
+        (m, k), (inner, n), count = left, right, 1
+    elif len(left) == 3 == len(right) and left[0] == right[0]:
+        (count, m, k), (_, inner, n) = left, right
+    else:
+        return None
+    if inner != k or not (count and m and n and k):
+        return None
+    if bias is not None and not _fits(a, bias, (*left[:-1], n)):
+        return None
+    return ProductShape(count, m, n, k)
 
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+def _fits(a: Any, bias: Any, shape: tuple[int, ...]) -> bool:
+    """Whether the bias can be expanded to ``shape``."""
+    if bias.dtype != a.dtype or bias.device != a.device or bias.layout != torch.strided or bias.dim() > len(shape):
+        return False
+    return all(have in {1, want} for have, want in zip(reversed(bias.shape), reversed(shape), strict=False))
+
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def _bare(args: Any) -> tuple[Any, ...]:
@@ -261,8 +269,7 @@ def _activated(mode: Interception, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _whole(mode: Interception, func: Any, args: Any, kwargs: Any) -> Any:
-    with mode.own_call():
-        return func(*args, **kwargs)
+    return mode.seen(func, *args, **kwargs)
 
 
 def _central(mode: Interception, func: Any, args: Any, kwargs: Any) -> Any:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
-from itertools import pairwise
-from typing import Any
+from functools import partial
+from itertools import pairwise, repeat
+from typing import Any, NamedTuple
 
 import torch
 
@@ -88,18 +88,31 @@ def _alone() -> None:
     torch._C._set_grad_enabled(False)  # noqa: SLF001 - the public context manager ends with its block
 
 
+class Band(NamedTuple):
+    """Tiles of one product side by side: the same rows (if ``turned``, the same columns) and part of the inner
+    dimension, one after the other from ``offset`` on.
+
+    start, length : of the rows (columns) that they share;  sizes : of each tile in the other direction
+    """
+
+    product: int
+    start: int
+    length: int
+    offset: int
+    sizes: tuple[int, ...]
+    inner: int
+    inners: int
+    first: bool
+    turned: bool
+
+
 class Cut:
     """Tiles made ready to execute, over and over."""
 
     def __init__(self, tiles: Tiles, threads: Threads | None = None) -> None:
         self.tiles, self.threads = tiles, threads
         self.shape: ProductShape = tiles.shape
-        self.chunks: dict[int, list[tuple[Part, ...]]] = {}
-
-    @cached_property
-    def parts(self) -> tuple[Part, ...]:
-        """In the order of execution."""
-        return self.tiles.parts()
+        self.chunks: dict[int, list[list[Band]]] = {}
 
     def run(
         self,
@@ -116,80 +129,136 @@ class Cut:
         ``poison`` : fill the result with NaN before, so that an element that no tile writes shows.  ``RunError`` naming
         the tile if the host has no memory for it.
         """
-        lead = a.shape[:-2]
-        out = torch.empty((*lead, self.shape.m, self.shape.n), dtype=a.dtype, device=a.device)
+        try:
+            out = torch.empty((*a.shape[:-1], self.shape.n), dtype=a.dtype, device=a.device)
+        except (MemoryError, RuntimeError) as error:
+            if not _out_of_memory(error):
+                raise
+            need = self.shape.count * self.shape.m * self.shape.n * a.element_size()
+            raise _no_memory(f"the result of {self.shape}", need) from error
         if poison:
             out.fill_(float("nan"))
-        operands = (
-            (a, b, out, bias) if lead else tuple(None if x is None else x.unsqueeze(0) for x in (a, b, out, bias))
-        )
         chunks = self._chunks(a)
+        operands = _Operands(self.shape, a, b, out, bias, beta, alpha)
         if len(chunks) == 1 or self.threads is None:
-            self._execute(chunks[0], *operands, beta, alpha)
+            for chunk in chunks:
+                operands.run(chunk)
         else:
-            self.threads.run([lambda c=c: self._execute(c, *operands, beta, alpha) for c in chunks])
+            self.threads.run([partial(operands.run, chunk) for chunk in chunks])
         return out
 
-    def _chunks(self, a: torch.Tensor) -> list[tuple[Part, ...]]:
+    def _chunks(self, a: torch.Tensor) -> list[list[Band]]:
         """The tiles in as many runs as there are threads to execute them; partial sums of a rectangle stay together."""
         count = self.threads.count() if self.threads is not None and a.device.type == "cpu" else 1
-        if self.shape.flops < WORTH_THREADS or len(self.parts) < 2 * count:
+        if self.shape.flops < WORTH_THREADS or len(self.tiles) < 2 * count:
             count = 1
         if count not in self.chunks:
-            self.chunks[count] = list(_chunked(self.parts, count))
+            ways = [[_bands(p, turned=t) for p in _chunked(self.tiles.parts(turned=t), count)] for t in (False, True)]
+            self.chunks[count] = min(ways, key=lambda chunks: sum(map(len, chunks)))
         return self.chunks[count]
 
-    def _execute(
-        self,
-        parts: Iterable[Part],
-        a: torch.Tensor,
-        b: torch.Tensor,
-        out: torch.Tensor,
-        bias: torch.Tensor | None,
-        beta: float,
-        alpha: float,
-    ) -> None:
-        """Each tile is one product of views; a band of rows, or of columns, is cut once."""
-        k = self.shape.k
-        bands: dict[tuple[int, int, int], tuple[Any, ...]] = {}
-        strips: dict[tuple[int, int, int], Any] = {}
-        plain = bias is None and alpha == 1
-        for part in parts:
-            p, r, h, c, w, i, length, first = part
-            try:
-                band = bands.get((p, r, h))
-                if band is None:
-                    rows = (a[p], out[p]) if bias is None else (a[p], out[p], bias[p])
-                    band = bands[p, r, h] = tuple(x.narrow(0, r, h) for x in rows)
-                strip = strips.get((p, c, w))
-                if strip is None:
-                    strip = strips[p, c, w] = b[p].narrow(1, c, w)
-                left, target = band[0], band[1].narrow(1, c, w)
-                if length != k:
-                    left, right = left.narrow(1, i, length), strip.narrow(0, i, length)
-                else:
-                    right = strip
-                if not first:
-                    torch.addmm(target, left, right, alpha=alpha, out=target)
-                elif plain:
-                    torch.mm(left, right, out=target)
-                elif bias is None:
-                    torch.addmm(target, left, right, beta=0, alpha=alpha, out=target)
-                else:
-                    torch.addmm(band[2].narrow(1, c, w), left, right, beta=beta, alpha=alpha, out=target)
-            except (MemoryError, RuntimeError) as error:
-                if isinstance(error, RuntimeError) and "memory" not in str(error):
-                    raise
-                raise RunError(self._no_memory(part, a)) from error
 
-    def _no_memory(self, part: Part, a: torch.Tensor) -> str:
-        _, r, h, c, w, i, length, _ = part
-        width = a.element_size()
-        need = width * (h * length + length * w + h * w)
+class _Operands(NamedTuple):
+    """One product under way."""
+
+    shape: ProductShape
+    a: torch.Tensor
+    b: torch.Tensor
+    out: torch.Tensor
+    bias: torch.Tensor | None
+    beta: float
+    alpha: float
+
+    def run(self, bands: Iterable[Band]) -> None:
+        """Execute the tiles of some bands, each as one product of views."""
+        for band in bands:
+            try:
+                self._band(band)
+            except (MemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                need = self.a.element_size() * band.length * sum(band.sizes)
+                raise _no_memory(self._described(band), need) from error
+
+    def _band(self, band: Band) -> None:
+        p, start, length, offset, sizes, inner, inners, first, turned = band
+        a, b, out, bias = self.a, self.b, self.out, self.bias
+        if a.dim() == 3:
+            a, b, out = a[p], b[p], out[p]
+            bias = None if bias is None else bias[p]
+        if inners != self.shape.k:
+            a, b = a.narrow(1, inner, inners), b.narrow(0, inner, inners)
+        axis = 0 if turned else 1
+        targets = _pieces(out, 1 - axis, start, length, offset, sizes)
+        if turned:
+            rights: Iterable[torch.Tensor] = repeat(b.narrow(1, start, length))
+            lefts: Iterable[torch.Tensor] = _split(a, 0, offset, sizes)
+        else:
+            lefts, rights = repeat(a.narrow(0, start, length)), _split(b, 1, offset, sizes)
+        alpha = self.alpha
+        if not first:
+            for left, right, target in zip(lefts, rights, targets, strict=False):
+                torch.addmm(target, left, right, alpha=alpha, out=target)
+        elif bias is not None:
+            added = _pieces(bias, 1 - axis, start, length, offset, sizes)
+            for left, right, target, plus in zip(lefts, rights, targets, added, strict=False):
+                torch.addmm(plus, left, right, beta=self.beta, alpha=alpha, out=target)
+        elif alpha == 1:
+            for left, right, target in zip(lefts, rights, targets, strict=False):
+                torch.mm(left, right, out=target)
+        else:
+            for left, right, target in zip(lefts, rights, targets, strict=False):
+                torch.addmm(target, left, right, beta=0, alpha=alpha, out=target)
+
+    def _described(self, band: Band) -> str:
+        across, along = ("columns", "rows") if band.turned else ("rows", "columns")
         return (
-            f"the host has no memory for the tile of rows {r} to {r + h}, columns {c} to {c + w}, inner {i} to"
-            f" {i + length} of {self.shape} ({need:,} bytes with its operands): take a smaller batch or model"
+            f"the tiles of {across} {band.start} to {band.start + band.length}, {along} {band.offset} to"
+            f" {band.offset + sum(band.sizes)} of {self.shape}"
         )
+
+
+def _split(x: torch.Tensor, axis: int, offset: int, sizes: tuple[int, ...]) -> Sequence[torch.Tensor]:
+    """Views of ``sizes`` one after another along ``axis``."""
+    total = sum(sizes)
+    if total != x.shape[axis]:
+        x = x.narrow(axis, offset, total)
+    return (x,) if len(sizes) == 1 else x.split_with_sizes(sizes, axis)
+
+
+def _pieces(
+    x: torch.Tensor, across: int, start: int, length: int, offset: int, sizes: tuple[int, ...]
+) -> Sequence[torch.Tensor]:
+    """Where a band's tiles lie in C."""
+    return _split(x.narrow(across, start, length), 1 - across, offset, sizes)
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """Whether the host ran out of memory (torch says so in a plain RuntimeError on the CPU)."""
+    return isinstance(error, MemoryError) or "memory" in str(error)
+
+
+def _no_memory(what: str, need: int) -> RunError:
+    return RunError(f"the host has no memory for {what} ({need:,} bytes): take a smaller batch or model")
+
+
+def _bands(parts: Sequence[Part], *, turned: bool) -> list[Band]:
+    """Neighbours with the same rows (``turned``: columns) become one band."""
+    bands: list[Band] = []
+    key: Any = None
+    held: list[int] = []
+    ends = 0
+    for p, r, h, c, w, i, length, first in parts:
+        start, across, offset, size = (c, w, r, h) if turned else (r, h, c, w)
+        if key is None or key[:3] + key[4:] != (p, start, across, i, length, first) or ends != offset:
+            if key is not None:
+                bands.append(Band(*key[:4], tuple(held), *key[4:], turned))
+            key, held, ends = (p, start, across, offset, i, length, first), [], offset
+        held.append(size)
+        ends += size
+    if key is not None:
+        bands.append(Band(*key[:4], tuple(held), *key[4:], turned))
+    return bands
 
 
 def _chunked(parts: tuple[Part, ...], count: int) -> Iterable[tuple[Part, ...]]:

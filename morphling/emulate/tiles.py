@@ -111,9 +111,12 @@ class Tiles:
         r0, r1, c0, c1, i0, i1 = (int(x[tile]) for x in ends)
         return f"device {int(self.device[tile])}, rows {r0} to {r1}, columns {c0} to {c1}, inner {i0} to {i1}"
 
-    def parts(self) -> tuple[Part, ...]:
-        """The tiles in the order of execution: by product, rectangle and inner dimension; so sums repeat."""
-        order = np.lexsort((self.in0, self.col0, self.row0, self.product))
+    def parts(self, *, turned: bool = False) -> tuple[Part, ...]:
+        """The tiles in the order of execution: by product, row and column (``turned``: column and row), and inner
+        dimension last, so that sums repeat.
+        """
+        sides = (self.row0, self.col0) if turned else (self.col0, self.row0)
+        order = np.lexsort((self.in0, *sides, self.product))
         ends = (self.row0, self.row1, self.col0, self.col1, self.in0, self.in1)
         columns = (x[order].tolist() for x in (self.product, *ends))
         return tuple(

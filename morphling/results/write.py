@@ -110,8 +110,8 @@ def write_run(
     ``manifest`` (``wall_time_s`` in it becomes the metric) and ``extra`` (the reports of the strategy and the
     executor) together make ``manifest.json``.  ``texts`` are further files, name → content.  ``draw`` is called with
     the folder once all else is in it, to add ``figures/``.  All is written into a hidden folder beside it that takes
-    its name at the end, so what has the name is complete.  ``InputError`` if ``folder`` holds anything; ``RunError`` if the disk refuses, or if ``draw`` fails (all
-    but the figures is then in place).
+    its name at the end, so what has the name is complete.  ``InputError`` if ``folder`` holds anything; ``RunError`` if
+    the disk refuses, or if ``draw`` fails (all but the figures is then in place).
     """
     made = not folder.exists()
     take_folder(folder)
