@@ -74,7 +74,7 @@ class _Repeated(DispatchRecord):
             object.__setattr__(self, name, value)
 
     @property
-    def times(self) -> tuple[IntArray, ...]:  # type: ignore[override] # a field of the base, read only as well
+    def times(self) -> tuple[IntArray, ...]:
         first: DispatchRecord = self.first  # type: ignore[attr-defined] # set above
         shift = self.time_ns - first.time_ns
         *instants, worked = first.times
@@ -325,7 +325,8 @@ class FleetClock:
 
     def _sync(self) -> None:
         """Bring the engine to now: it has slept through what was repeated."""
-        engine, woken = self.engine, []
+        engine = self.engine
+        woken: list[bool] = []
         engine.at(self.now_ns, TIMERS, woken.append, True)
         while not woken:
             engine.env.step()

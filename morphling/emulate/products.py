@@ -5,12 +5,13 @@ No device has tensors of its own, so the host holds one copy however large the f
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise, repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -31,7 +32,7 @@ def tolerance(dtype: torch.dtype, k: int) -> float:
     """
     own = float(torch.finfo(dtype).eps)
     accumulator = min(own, float(torch.finfo(torch.float32).eps))
-    return (0.0 if own == accumulator else 4 * own) + 16 * accumulator * max(k, 1) ** 0.5
+    return (0.0 if own == accumulator else 4 * own) + 16 * accumulator * math.sqrt(max(k, 1))
 
 
 def numerics_error(assembled: torch.Tensor, unsharded: torch.Tensor) -> float:
@@ -105,6 +106,11 @@ class Band(NamedTuple):
     first: bool
     turned: bool
 
+    @property
+    def shared(self) -> tuple[int, int, int, int, int, bool]:
+        """What its tiles have in common."""
+        return self.product, self.start, self.length, self.inner, self.inners, self.first
+
 
 class Cut:
     """Tiles made ready to execute, over and over."""
@@ -124,7 +130,7 @@ class Cut:
         alpha: float = 1,
         poison: bool = False,
     ) -> torch.Tensor:
-        """``alpha A B`` (plus ``beta bias``, of C's shape) as tiles; [m x n], or [count x m x n] if A and B have three.
+        """``alpha A B`` (plus ``beta bias``, of C's shape) as tiles; [m x n], or [batch x m x n] if A and B have three.
 
         ``poison`` : fill the result with NaN before, so that an element that no tile writes shows.  ``RunError`` naming
         the tile if the host has no memory for it.
@@ -134,7 +140,7 @@ class Cut:
         except (MemoryError, RuntimeError) as error:
             if not _out_of_memory(error):
                 raise
-            need = self.shape.count * self.shape.m * self.shape.n * a.element_size()
+            need = self.shape.batch * self.shape.m * self.shape.n * a.element_size()
             raise _no_memory(f"the result of {self.shape}", need) from error
         if poison:
             out.fill_(float("nan"))
@@ -245,19 +251,14 @@ def _no_memory(what: str, need: int) -> RunError:
 def _bands(parts: Sequence[Part], *, turned: bool) -> list[Band]:
     """Neighbours with the same rows (``turned``: columns) become one band."""
     bands: list[Band] = []
-    key: Any = None
-    held: list[int] = []
-    ends = 0
-    for p, r, h, c, w, i, length, first in parts:
-        start, across, offset, size = (c, w, r, h) if turned else (r, h, c, w)
-        if key is None or key[:3] + key[4:] != (p, start, across, i, length, first) or ends != offset:
-            if key is not None:
-                bands.append(Band(*key[:4], tuple(held), *key[4:], turned))
-            key, held, ends = (p, start, across, offset, i, length, first), [], offset
-        held.append(size)
-        ends += size
-    if key is not None:
-        bands.append(Band(*key[:4], tuple(held), *key[4:], turned))
+    for p, r, h, c, w, inner, inners, first in parts:
+        start, length, offset, size = (c, w, r, h) if turned else (r, h, c, w)
+        last = bands[-1] if bands else None
+        shared = (p, start, length, inner, inners, first)
+        if last is not None and last.shared == shared and last.offset + sum(last.sizes) == offset:
+            bands[-1] = last._replace(sizes=(*last.sizes, size))
+        else:
+            bands.append(Band(p, start, length, offset, (size,), inner, inners, first, turned))
     return bands
 
 

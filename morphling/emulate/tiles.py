@@ -17,9 +17,9 @@ __all__ = ["Part", "ProductShape", "Tiles", "inner_split", "row_split", "whole"]
 
 
 class ProductShape(NamedTuple):
-    """``count`` products C[m x n] = A[m x k] B[k x n]."""
+    """``batch`` products C[m x n] = A[m x k] B[k x n]."""
 
-    count: int
+    batch: int
     m: int
     n: int
     k: int
@@ -27,10 +27,10 @@ class ProductShape(NamedTuple):
     @property
     def flops(self) -> int:
         """Floating-point operations (a multiply-add is two)."""
-        return 2 * self.count * self.m * self.n * self.k
+        return 2 * self.batch * self.m * self.n * self.k
 
     def __str__(self) -> str:
-        times = f"{self.count} x " if self.count > 1 else ""
+        times = f"{self.batch} x " if self.batch > 1 else ""
         return f"{times}{self.m} x {self.k} x {self.n}"
 
 
@@ -51,7 +51,7 @@ class Part(NamedTuple):
 class Tiles:
     """T tiles of ``shape``; int64[T] each, half open.
 
-    device : who computes it;  product : which of the ``count`` products
+    device : who computes it;  product : which of the ``batch`` products
     row0, row1, col0, col1 : its rectangle of C;  in0, in1 : its part of the inner dimension.  Tiles of one rectangle
         that share out the inner dimension are partial sums, added in the order of ``in0``.
     """
@@ -127,7 +127,7 @@ class Tiles:
 
 def whole(shape: ProductShape, device: int) -> Tiles:
     """Each product in one piece on one device."""
-    n = shape.count
+    n = shape.batch
     zero = np.zeros(n, np.int64)
     ends = (np.full(n, side, np.int64) for side in (shape.m, shape.n, shape.k))
     row1, col1, in1 = ends
@@ -144,22 +144,22 @@ def _ends(total: int, shares: IntArray) -> IntArray:
 
 def row_split(shape: ProductShape, device: IntArray, shares: IntArray) -> Tiles:
     """Rows of C (the batch) by ``shares``: forward and dX of data parallelism.  Devices without a row get no tile."""
-    ends = np.tile(_ends(shape.m, shares), shape.count)
+    ends = np.tile(_ends(shape.m, shares), shape.batch)
     starts = np.concatenate([[0], ends[:-1]])
     starts[:: len(device)] = 0
-    product = np.repeat(np.arange(shape.count), len(device))
+    product = np.repeat(np.arange(shape.batch), len(device))
     keep = ends > starts
     size = int(keep.sum())
     zero = np.zeros(size, np.int64)
     return Tiles(
-        shape, np.tile(device, shape.count)[keep], product[keep], starts[keep], ends[keep],
+        shape, np.tile(device, shape.batch)[keep], product[keep], starts[keep], ends[keep],
         zero, zero + shape.n, zero, zero + shape.k,
     )  # fmt: skip
 
 
 def inner_split(shape: ProductShape, device: IntArray, shares: IntArray) -> Tiles:
     """The inner dimension (the batch, of dW) by ``shares``: partial sums of all of C, added up in order."""
-    turned = row_split(ProductShape(shape.count, shape.k, shape.n, shape.m), device, shares)
+    turned = row_split(ProductShape(shape.batch, shape.k, shape.n, shape.m), device, shares)
     zero = np.zeros(len(turned), np.int64)
     return Tiles(
         shape, turned.device, turned.product, zero, zero + shape.m, zero, zero + shape.n, turned.row0, turned.row1

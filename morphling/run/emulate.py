@@ -164,9 +164,7 @@ def _notes(emulation: Emulation, coverage: Coverage, loaded: LoadedScenario) -> 
 
 def _facts(path: Path, args: Sequence[str], emulation: Emulation, coverage: Coverage, batched: str) -> dict[str, Any]:
     """The part of the manifest that only an emulated script has."""
-    import torch  # noqa: PLC0415 - imported by now
-
-    from morphling.emulate.emulation import host_memory_bytes  # noqa: PLC0415
+    from morphling.emulate.emulation import host_memory_bytes  # noqa: PLC0415 - with torch
 
     clock = emulation.clock
     return {
@@ -174,7 +172,7 @@ def _facts(path: Path, args: Sequence[str], emulation: Emulation, coverage: Cove
         "script_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "arguments": list(args),
         "backend": "torch, in this process",
-        "threads": torch.get_num_threads(),
+        "threads": emulation.threads.count(),
         "batched_products": batched,
         "steps": emulation.steps,
         "last_loss": emulation.losses[-1].loss if emulation.losses else None,

@@ -21,8 +21,8 @@ def ragged(shape: ProductShape) -> Tiles:
     cells = [(r[0], r[1], 0, n, 0, k), (r[1], r[2], 0, c[2], 0, k), (r[1], r[2], c[2], n, 0, k)]
     cells += [(r[2], m, 0, c[1], 0, i), (r[2], m, 0, c[1], i, k), (r[2], m, c[1], c[2], 0, k), (r[2], m, c[2], n, 0, k)]
     cells = [x for x in cells if x[0] < x[1] and x[2] < x[3] and x[4] < x[5]]
-    columns = np.array(cells * shape.count, np.int64).T
-    product = np.repeat(np.arange(shape.count), len(cells))
+    columns = np.array(cells * shape.batch, np.int64).T
+    product = np.repeat(np.arange(shape.batch), len(cells))
     return Tiles(shape, np.arange(len(product)), product, *columns)
 
 
@@ -63,7 +63,7 @@ def test_tiles_cover_and_give_the_product(shape, split):
         "whole": lambda: whole(shape, 2),
     }.get(split, lambda: ragged(shape))()
     made.check("a plan")
-    lead = (shape.count,) if shape.count > 1 else ()
+    lead = (shape.batch,) if shape.batch > 1 else ()
     a, b = torch.randn(*lead, shape.m, shape.k), torch.randn(*lead, shape.k, shape.n)
     out = Cut(made).run(a, b, poison=True)
     assert numerics_error(out, a @ b) < tolerance(torch.float32, shape.k)
