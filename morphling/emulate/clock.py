@@ -229,6 +229,8 @@ class FleetClock:
         self.fleet, self.made, self.now_ns = fleet, made, 0
         self.turns = _Turns(lambda: self.engine, made())
         self.engine = Engine(fleet, workload, self.turns, executor, seed=seed, horizon_s=horizon_s, heat=heat)
+        # A large fleet alone is no reason to load the compiler: most products are replayed once.
+        self.engine.lane.force = None
         self.steady = not (self.engine.heat is not None or fleet.battery is not None) and _steady_links(fleet.links)
         self.repeats = repeats and self.steady and executor.stationary
         self.rates = fleet.links.nominal_bps() if self.steady else None

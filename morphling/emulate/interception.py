@@ -146,7 +146,7 @@ class Interception(TorchDispatchMode):
         shape = _shape(a, b, bias)
         if shape is None:
             return None
-        name = func.overloadpacket.__name__
+        name = _NAMES[func]
         dtype = DTYPES.get(a.dtype)
         if dtype is None:
             self._uncounted(name, shape, a.dtype)
@@ -157,12 +157,20 @@ class Interception(TorchDispatchMode):
             bias = bias.expand((*a.shape[:-1], b.shape[-1])) if beta != 0 else None
         self.products += 1
         product = Product(name, shape, dtype, phase, a, b, bias, beta, alpha, func, args, kwargs)
+        inside, kind = self.inside, "sharded"
         with self.lock:
-            out, kind = self.seen(self.computer.product, product), "sharded"
-            if out is None:
-                out, kind = self.seen(product.plain), "central"
-                self.computer.central(name, float(shape.flops), dtype)
-            self.coverage.add(kind, name, shape.flops)
+            inside.depth = getattr(inside, "depth", 0) + 1
+            try:
+                out = self.computer.product(product)
+                if out is None:
+                    out, kind = product.plain(), "central"
+                    self.computer.central(name, float(shape.flops), dtype)
+            finally:
+                inside.depth -= 1
+            coverage = self.coverage
+            counts = coverage.sharded if kind == "sharded" else coverage.central
+            counts[name] += 2 * shape[0] * shape[1] * shape[2] * shape[3]
+            coverage.calls[kind] += 1
         return out
 
     def seen(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -213,11 +221,6 @@ def _fits(a: Any, bias: Any, shape: tuple[int, ...]) -> bool:
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
-def _bare(args: Any) -> tuple[Any, ...]:
-    """Operands of mm and bmm."""
-    return args[0], args[1], None, 1, 1
-
-
 def _biased(args: Any, kwargs: Any) -> tuple[Any, ...]:
     """Operands of addmm and baddbmm; a bias that beta = 0 leaves out is not read."""
     bias, a, b = args[:3]
@@ -226,13 +229,15 @@ def _biased(args: Any, kwargs: Any) -> tuple[Any, ...]:
     return a, b, bias, beta, alpha
 
 
-def _operands(func: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
-    return _biased(args, kwargs) if func.overloadpacket in _BIASED else _bare(args)
-
-
 def _new(mode: Interception, func: Any, args: Any, kwargs: Any) -> Any:
     """An operation that returns a new tensor."""
-    out = mode.compute(func, args, kwargs, _operands(func, args, kwargs))
+    out = mode.compute(func, args, kwargs, (*args, None, 1, 1))
+    return _whole(mode, func, args, kwargs) if out is None else out
+
+
+def _new_biased(mode: Interception, func: Any, args: Any, kwargs: Any) -> Any:
+    """The same with a bias."""
+    out = mode.compute(func, args, kwargs, _biased(args, kwargs))
     return _whole(mode, func, args, kwargs) if out is None else out
 
 
@@ -242,7 +247,8 @@ def _into(mode: Interception, func: Any, args: Any, kwargs: Any) -> Any:
     a = args[1] if func.overloadpacket in _BIASED else args[0]
     if not isinstance(a, torch.Tensor) or target.dtype != a.dtype:
         return _whole(mode, func, args, kwargs)
-    out = mode.compute(func, args, kwargs, _operands(func, args, kwargs))
+    operands = _biased(args, kwargs) if func.overloadpacket in _BIASED else (*args, None, 1, 1)
+    out = mode.compute(func, args, kwargs, operands)
     if out is None:
         return _whole(mode, func, args, kwargs)
     if target.shape != out.shape:
@@ -308,9 +314,9 @@ _VECTORS: dict[Any, Callable[[Any], int]] = {
 _BIASED = {aten.addmm, aten.baddbmm, aten._addmm_activation}  # noqa: SLF001 - its name
 _ROUTES: dict[Any, Callable[..., Any] | None] = {
     aten.mm.default: _new,
-    aten.addmm.default: _new,
+    aten.addmm.default: _new_biased,
     aten.bmm.default: _new,
-    aten.baddbmm.default: _new,
+    aten.baddbmm.default: _new_biased,
     aten.mm.out: _into,
     aten.addmm.out: _into,
     aten.bmm.out: _into,
@@ -319,3 +325,4 @@ _ROUTES: dict[Any, Callable[..., Any] | None] = {
     aten.baddbmm_.default: _onto,
     aten._addmm_activation.default: _activated,  # noqa: SLF001 - its name
 }
+_NAMES = {func: func.overloadpacket.__name__ for func in _ROUTES}
