@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry
 from morphling.emulate.tiles import ProductShape
 from morphling.types import DType, Phase
 
-__all__ = ["DTYPES", "Computer", "Coverage", "Interception", "Product"]
+__all__ = ["DTYPES", "PRODUCT_NAMES", "Computer", "Coverage", "Interception", "Product", "operands_of"]
 
 DTYPES = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16}
 """Number formats that devices have rates for."""
@@ -146,7 +146,7 @@ class Interception(TorchDispatchMode):
         shape = _shape(a, b, bias)
         if shape is None:
             return None
-        name = _NAMES[func]
+        name = PRODUCT_NAMES[func]
         dtype = DTYPES.get(a.dtype)
         if dtype is None:
             self._uncounted(name, shape, a.dtype)
@@ -311,7 +311,7 @@ _VECTORS: dict[Any, Callable[[Any], int]] = {
 }
 """FLOPs of operations that torch's own registry leaves out."""
 
-_BIASED = {aten.addmm, aten.baddbmm, aten._addmm_activation}  # noqa: SLF001 - its name
+_BIASED = {aten.addmm, aten.baddbmm, aten.addmm_, aten.baddbmm_, aten._addmm_activation}  # noqa: SLF001 - its name
 _ROUTES: dict[Any, Callable[..., Any] | None] = {
     aten.mm.default: _new,
     aten.addmm.default: _new_biased,
@@ -325,4 +325,10 @@ _ROUTES: dict[Any, Callable[..., Any] | None] = {
     aten.baddbmm_.default: _onto,
     aten._addmm_activation.default: _activated,  # noqa: SLF001 - its name
 }
-_NAMES = {func: func.overloadpacket.__name__ for func in _ROUTES}
+PRODUCT_NAMES = {func: func.overloadpacket.__name__ for func in _ROUTES}
+"""Operations that are plain matrix products, and what to call them."""
+
+
+def operands_of(func: Any, args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """A and B of one of `PRODUCT_NAMES`."""
+    return (args[1], args[2]) if func.overloadpacket in _BIASED else (args[0], args[1])
