@@ -13,8 +13,8 @@ from morphling.cli.availability import availability_app
 from morphling.cli.check import check, schema
 from morphling.cli.compare import compare
 from morphling.cli.doctor import doctor
-from morphling.cli.figures import figures
 from morphling.cli.emulate import emulate
+from morphling.cli.figures import figures
 from morphling.cli.listing import profiles_app, traces_app
 from morphling.cli.profiles_measured import calibrate_command, import_samples, script
 from morphling.cli.report import report
