@@ -13,6 +13,7 @@ from morphling.cli.availability import availability_app
 from morphling.cli.check import check, schema
 from morphling.cli.compare import compare
 from morphling.cli.doctor import doctor
+from morphling.cli.emulate import emulate
 from morphling.cli.figures import figures
 from morphling.cli.listing import profiles_app, traces_app
 from morphling.cli.profiles_measured import calibrate_command, import_samples, script
@@ -55,6 +56,7 @@ def _root(
 
 app.command()(run)
 app.command()(compare)
+app.command()(emulate)
 app.command()(check)
 app.command()(report)
 app.command()(figures)

@@ -138,14 +138,16 @@ class Engine:
         if self.fleet.size == 0:
             raise EngineError("the fleet has no devices")
         try:
-            return self.replay()
+            self.start_churn()
+            self.proceed(self.strategy.start(self.view))
+            return self.recording()
         finally:
             self.lane.stop()
 
-    def replay(self) -> Recording:
-        """The main loop."""
-        self.start_churn()
-        self.decide(self.strategy.start(self.view))
+    def proceed(self, decisions: Decisions | None) -> None:
+        """The main loop: carry out decisions, and what follows from them until the strategy says `Done`."""
+        self.end_reason = None
+        self.decide(decisions)
         events = self.lane if isinstance(self.lane, EventLane) else None
         while self.end_reason is None:
             peeked = self.env.peek()
@@ -167,8 +169,11 @@ class Engine:
                     f"the clock stands still at {self.now_ns / 1e9:.9g} s for {STANDSTILL} decisions; {pending(self)}"
                 )
             self.env.step()
+        self.withdraw(list(self.running.values()))  # rows still in flight
+
+    def recording(self) -> Recording:
+        """What happened until now."""
         end = self.now_ns
-        self.withdraw_all()
         self.records.sort(key=lambda r: r.serial)
         churn = np.array(self.churn, np.int64).reshape(-1, 3)
         return Recording(
@@ -293,26 +298,11 @@ class Engine:
             self.lane.close(running)
         if self.battery is not None:
             self.battery.settled(running)
-        self.record(running)
+        self.records.append(running.record())
         self.view.observe(running)
         self.rows_settled += len(running.tasks)
         if self.progress is not None:
             self.progress(self.now_ns / 1e9, self.rows_settled)
-
-    def record(self, running: Running) -> None:
-        """Keep a settled dispatch for the results."""
-        settled = int(running.times[6].max()) if len(running.tasks) else running.time_ns
-        self.records.append(
-            DispatchRecord(
-                serial=running.serial,
-                time_ns=running.time_ns,
-                label=running.sent.label,
-                settled_ns=settled,
-                tasks=running.tasks,
-                times=(*running.times, running.worked),
-                lost=running.lost.astype(bool),
-            )
-        )
 
     def ring(self, tag: Any) -> None:
         """A timer came due."""
@@ -349,10 +339,6 @@ class Engine:
                     self.follow(again, again.notices())
         for running in withdrawn:
             self.finish(running)
-
-    def withdraw_all(self) -> None:
-        """The strategy is done: rows still in flight are withdrawn."""
-        self.withdraw(list(self.running.values()))
 
     # ------------------------------------------------------------------------------------------------------- checks
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from morphling.interfaces.recording import DispatchRecord
 from morphling.interfaces.strategy import All, Each, Quorum, Sent
 from morphling.interfaces.tasks import TaskTable
 from morphling.types import IntArray
@@ -127,6 +128,18 @@ class Running:
         if isinstance(self.notify, Quorum):
             return "all" if before < self.notify.k <= now else "none"
         return "all" if last else "none"
+
+    def record(self) -> DispatchRecord:
+        """What the results keep of it, once it is settled."""
+        return DispatchRecord(
+            serial=self.serial,
+            time_ns=self.time_ns,
+            label=self.sent.label,
+            settled_ns=int(self.times[6].max()) if len(self.tasks) else self.time_ns,
+            tasks=self.tasks,
+            times=(*self.times, self.worked),
+            lost=self.lost.astype(bool),
+        )
 
 
 def _union(first: IntArray | None, second: IntArray | None) -> IntArray | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from morphling.figures.comparison import comparison_figure, draw_comparison
 from morphling.figures.gemm import draw_gemm_fit, gemm_fit_figure
+from morphling.figures.losses import draw_losses, losses_figure
 from morphling.figures.overview import draw_overview, overview
 from morphling.figures.traces import draw_trace, trace_figure
 
@@ -14,9 +15,11 @@ __all__ = [
     "comparison_figure",
     "draw_comparison",
     "draw_gemm_fit",
+    "draw_losses",
     "draw_overview",
     "draw_trace",
     "gemm_fit_figure",
+    "losses_figure",
     "overview",
     "trace_figure",
 ]

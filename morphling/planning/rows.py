@@ -5,11 +5,13 @@ Only the translation belongs here; who gets what is decided by the plans.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from morphling.interfaces.strategy import Placement
 from morphling.interfaces.tasks import TaskTable
 from morphling.planning.areas import AreaPlan
 from morphling.planning.gemms import ListedGemm
@@ -17,7 +19,16 @@ from morphling.planning.rectangles import Tiling, split_columns
 from morphling.types import DType, IntArray, Overlap, item_bytes
 from morphling.workload import GemmDag
 
-__all__ = ["central_rows", "paper_orphans", "paper_rows", "renumbered", "tiling_rows"]
+__all__ = [
+    "central_rows",
+    "joined_places",
+    "paper_orphans",
+    "paper_rows",
+    "placed_blocks",
+    "renumbered",
+    "tiling_places",
+    "tiling_rows",
+]
 
 
 def renumbered(tiling: Tiling, here: IntArray) -> Tiling:
@@ -43,6 +54,24 @@ def tiling_rows(tiling: Tiling, ends: IntArray, dtype: DType, pieces: int) -> Ta
         resident_bytes=own + (beta * k + alpha * beta) * width,
         overlap=pieces,
     )
+
+
+def tiling_places(tiling: Tiling, ends: IntArray, nodes: Sequence[int], *, row: int = 0, column: int = 0) -> Placement:
+    """Where the rows of `tiling_rows` lie: in ``nodes``, from their corner or from ``row`` and ``column`` of it."""
+    parts = split_columns(tiling, ends)
+    return Placement(np.asarray(nodes, np.int64)[parts.gemm], parts.row0 + row, parts.col0 + column)
+
+
+def joined_places(places: Sequence[Placement]) -> Placement:
+    """Of tables laid one after another."""
+    node, row, column = (np.concatenate(x) for x in zip(*(p[:3] for p in places), strict=True))
+    return Placement(node, row, column)
+
+
+def placed_blocks(tasks: TaskTable, places: Placement, rows: IntArray) -> list[tuple[int, ...]]:
+    """The blocks of C behind ``rows``: m, n, k, node, first row, first column."""
+    columns = (tasks.m, tasks.n, tasks.k, *places[:3])
+    return list(zip(*(column[rows].tolist() for column in columns), strict=True))
 
 
 def central_rows(dag: GemmDag, nodes: list[int], coordinator: int, dtype: DType) -> TaskTable:

@@ -103,14 +103,15 @@ def write_run(
     *,
     extra: Mapping[str, Any] | None = None,
     draw: Callable[[Path], object] | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Write everything about a run into ``folder`` (new or empty) and return its metrics.
 
     ``manifest`` (``wall_time_s`` in it becomes the metric) and ``extra`` (the reports of the strategy and the
-    executor) together make ``manifest.json``.  ``draw`` is called with the folder once all else is in it, to add
-    ``figures/``.  All is written into a hidden folder beside it that takes its name at the end, so what has the name is
-    complete.  ``InputError`` if ``folder`` holds anything; ``RunError`` if the disk refuses, or if ``draw`` fails (all
-    but the figures is then in place).
+    executor) together make ``manifest.json``.  ``texts`` are further files, name → content.  ``draw`` is called with
+    the folder once all else is in it, to add ``figures/``.  All is written into a hidden folder beside it that takes
+    its name at the end, so what has the name is complete.  ``InputError`` if ``folder`` holds anything; ``RunError`` if
+    the disk refuses, or if ``draw`` fails (all but the figures is then in place).
     """
     made = not folder.exists()
     take_folder(folder)
@@ -123,6 +124,8 @@ def write_run(
         try:
             partial.mkdir()
             metrics = _fill(partial, recording, fleet, {**manifest, **(extra or {})}, scenario_yaml)
+            for name, text in (texts or {}).items():
+                (partial / name).write_text(text, encoding="utf-8")
             trouble = _draw(draw, partial)
             # Renaming onto an empty folder replaces it in one step, and fails if somebody filled it meanwhile.
             partial.rename(target)

@@ -20,7 +20,7 @@ from morphling.results.battery import battery_notes
 from morphling.run.build import Built, build, complete
 from morphling.scenario import LoadedScenario, PopulationLink, TraceLink, load_scenario
 
-__all__ = ["replay", "run"]
+__all__ = ["manifest_of", "replay", "run"]
 
 MANIFEST_VERSION = 1
 RECORDED = ("morphling", "numpy", "simpy", "numba", "pyarrow", "pydantic")
@@ -67,20 +67,8 @@ def run(
     loaded = complete(loaded, built)
     recording = replay(built, progress)
     wall_s = time.perf_counter() - started
-    manifest = {
-        "manifest_version": MANIFEST_VERSION,
-        "name": loaded.scenario.name,
-        "seed": built.seed,
-        "started": when.isoformat(timespec="seconds"),
-        "versions": {name: importlib.metadata.version(name) for name in RECORDED},
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "command": ["morphling", *sys.argv[1:]] if Path(sys.argv[0]).name == "morphling" else None,
-        "inputs_sha256": dict(loaded.inputs),
-        "executor": built.executor.describe(),
-        "notes": _notes(loaded, built) + battery_notes(recording.battery, built.fleet),
-        "wall_time_s": wall_s,
-    }
+    manifest = manifest_of(loaded, built, loaded.scenario.name, when, wall_s)
+    manifest["notes"] += battery_notes(recording.battery, built.fleet)
     folder = new_run_folder(Path(base), loaded.scenario.name, when) if out is None else Path(out)
     try:
         write_run(
@@ -97,6 +85,24 @@ def run(
             folder.rmdir()
         raise
     return Results.open(folder)
+
+
+def manifest_of(loaded: LoadedScenario, built: Built, name: str, when: datetime, wall_s: float) -> dict[str, Any]:
+    """What every run folder says of where it comes from."""
+    return {
+        "manifest_version": MANIFEST_VERSION,
+        "name": name,
+        "seed": built.seed,
+        "started": when.isoformat(timespec="seconds"),
+        "versions": {name: importlib.metadata.version(name) for name in RECORDED},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "command": ["morphling", *sys.argv[1:]] if Path(sys.argv[0]).name == "morphling" else None,
+        "inputs_sha256": dict(loaded.inputs),
+        "executor": built.executor.describe(),
+        "notes": _notes(loaded, built),
+        "wall_time_s": wall_s,
+    }
 
 
 def replay(built: Built, progress: Callable[[float, int], None] | None = None) -> Any:

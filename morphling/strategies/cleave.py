@@ -14,12 +14,22 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from morphling.errors import Infeasible, PlanError
-from morphling.interfaces.strategy import Decision, Decisions, Dispatch, Done, IterationDone, Sent, Strategy, WakeAt
+from morphling.interfaces.strategy import (
+    Decision,
+    Decisions,
+    Dispatch,
+    Done,
+    IterationDone,
+    Placement,
+    Sent,
+    Strategy,
+    WakeAt,
+)
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.planning.areas import AreaPlan, solve_areas
@@ -29,16 +39,23 @@ from morphling.planning.delays import check_delay, delay_range, recovery_assumpt
 from morphling.planning.gemms import ListedGemm, artifact_gemms, linear_gemms
 from morphling.planning.losses import Losses
 from morphling.planning.rectangles import LeftOut, Tiling, split_columns
-from morphling.planning.rows import central_rows, paper_orphans, paper_rows, renumbered, tiling_rows
+from morphling.planning.rows import (
+    central_rows,
+    joined_places,
+    paper_orphans,
+    paper_rows,
+    placed_blocks,
+    renumbered,
+    tiling_places,
+    tiling_rows,
+)
 from morphling.planning.speed import central_seconds, device_speed
+from morphling.planning.steps import SUFFIX, Shard, Step, one_by_one, read_again, shards_of, steps_of
 from morphling.planning.tiling import plan_tiling
-from morphling.types import BoolArray, IntArray, Kind, Overlap, Phase, item_bytes
+from morphling.types import BoolArray, IntArray, Overlap, item_bytes
 from morphling.workload import GemmDag, Place
 
 __all__ = ["Cleave", "CleaveConfig"]
-
-_Shard: TypeAlias = tuple[int, int, tuple[int, ...]]
-"""(tensor, axis, placement)."""
 
 BOUNDS = ("uplink", "download", "compute", "coordinator")
 IDLE = ("never needed", "not online when a step was planned")
@@ -89,16 +106,6 @@ class CleaveConfig:
 
 
 @dataclass(frozen=True, eq=False)
-class _Step:
-    """One dispatch of an iteration: DAG nodes for the devices (in groups that share A) and for the coordinator."""
-
-    label: str
-    groups: tuple[tuple[int, ...], ...]
-    central: tuple[int, ...]
-    key: tuple[Any, ...]
-
-
-@dataclass(frozen=True, eq=False)
 class _Planned:
     """A step's rows, and what is known of them before they run."""
 
@@ -106,7 +113,7 @@ class _Planned:
     time_s: float
     bounds: dict[str, float]
     imbalance: float
-    parts: list[tuple[ListedGemm, AreaPlan]] | None = None  # what the rows are of, for model: paper
+    parts: list[tuple[ListedGemm, AreaPlan]] | Placement | None = None  # what the rows are of (model: paper), or where
 
 
 @dataclass(eq=False)
@@ -130,6 +137,7 @@ class Cleave(Strategy):
 
     Config: ClassVar[type] = CleaveConfig
     name: ClassVar[str] = "cleave"
+    restarts: ClassVar[bool] = True
     config: CleaveConfig
 
     def __init__(self, config: CleaveConfig | None = None) -> None:
@@ -138,7 +146,7 @@ class Cleave(Strategy):
         self.open = 0
         self.next_step = 0
         self.fleet_version = 0
-        self.steps: list[_Step] = []
+        self.steps: list[Step] = []
         self.plans: dict[Any, _Planned] = {}
         self.tilings: dict[Any, Tiling] = {}
         self.shapes: dict[str, dict[str, Any]] = {}
@@ -148,7 +156,7 @@ class Cleave(Strategy):
         self.used: np.ndarray[Any, np.dtype[np.bool_]] = np.zeros(0, bool)
         self.reasons: IntArray = np.zeros(0, np.int64)
         self.cache: ShardCache | None = None
-        self.reused: set[_Shard] = set()
+        self.reused: set[Shard] = set()
         self.placements: dict[Any, int] = {}
 
     @property
@@ -165,14 +173,21 @@ class Cleave(Strategy):
 
     def start(self, view: View) -> Decisions:
         """Plan the iteration's steps and dispatch the first."""
+        self.iteration = self.next_step = self.open = 0
+        if self.steps and np.array_equal(self.losses.present, view.online):
+            self.losses = Losses(view.online)
+            return self._proceed(view)  # called again: plans for the same devices hold
+        self.fleet_version += 1
+        self.plans.clear()
+        self.tilings.clear()
         self.used = np.zeros(view.fleet.size, bool)
         self.reasons = np.full(view.fleet.size, -1)
         self.losses = Losses(view.online)
         if self.config.model == "paper":
             self.steps = list(self._paper_steps(view))
         else:
-            self.steps = list(_steps(view.workload.dag))
-            self.reused = _read_again(view.workload.dag, self.steps) if self.config.cache else set()
+            self.steps = list(steps_of(view.workload.dag))
+            self.reused = read_again(view.workload.dag, self.steps) if self.config.cache else set()
             if self.reused:
                 self.cache = ShardCache(view.fleet.memory_bytes)
         return self._proceed(view)
@@ -188,7 +203,7 @@ class Cleave(Strategy):
         if self.config.model == "paper":
             blocks: list[Any] = paper_orphans(dispatch.tag, rows)
         else:
-            blocks = list(zip(t.m[rows].tolist(), t.n[rows].tolist(), t.k[rows].tolist(), strict=True))
+            blocks = placed_blocks(t, dispatch.tag, rows)
         new = self.losses.lost(t.device[rows], blocks, view.now_ns)
         return [*self._watch(new, view), *self._recover(view)]
 
@@ -211,6 +226,10 @@ class Cleave(Strategy):
             self._fleet_changed(gone, view)
         return self._recover(view)
 
+    def places(self, dispatch: Dispatch) -> Placement | None:
+        """Where the blocks of C lie; the published model has areas, which lie nowhere."""
+        return dispatch.tag if isinstance(dispatch.tag, Placement) else None
+
     def report(self) -> dict[str, Any]:
         """Estimate, bounds, balance, devices left out and why, the distinct shapes, and what was assumed."""
         unused = ~self.used
@@ -229,6 +248,11 @@ class Cleave(Strategy):
             "assumptions": list(PAPER_ASSUMPTIONS if self.config.model == "paper" else PHYSICAL_ASSUMPTIONS),
             "recoveries": [loss.record() for loss in self.losses.all],
         }
+        if self.config.model == "physical":  # what holds of these steps
+            if any(step.central for step in self.steps):
+                out["assumptions"].insert(2, CENTRAL)
+            if any(len(step.groups) > 1 for step in self.steps):
+                out["assumptions"].append(SUMMED)
         if self.losses.alarms:
             out["assumptions"] += recovery_assumptions(self.config.detection_s, self.config.planning_s)
         if self.cache is not None:
@@ -261,16 +285,20 @@ class Cleave(Strategy):
             if len(step.groups) < 2:
                 raise
             # not all of the level's blocks fit a device together: one group after another then
-            self.steps[self.next_step : self.next_step + 1] = _one_by_one(view.workload.dag, step)
+            self.steps[self.next_step : self.next_step + 1] = one_by_one(view.workload.dag, step)
             step = self.steps[self.next_step]
             plan = self._plan(step, view)
         self.next_step += 1
         if self.iteration == 0:
             self.summary.add(plan)
         self.open += 1
-        return [*out, Dispatch(plan.tasks, tag=plan.parts, label=step.label)]
+        tag = plan.parts
+        if isinstance(tag, Placement):
+            nodes = np.array([*(i for group in step.groups for i in group), -1])
+            tag = tag._replace(node=nodes[tag.node])
+        return [*out, Dispatch(plan.tasks, tag=tag, label=step.label)]
 
-    def _plan(self, step: _Step, view: View) -> _Planned:
+    def _plan(self, step: Step, view: View) -> _Planned:
         """Rows of a step; steps that are alike share one table while the fleet stays the same."""
         key = (self.fleet_version, step.key)
         if key not in self.plans:
@@ -317,9 +345,11 @@ class Cleave(Strategy):
             self.reasons[here] = tiling.left_out
         return self.tilings[key]
 
-    def _physical_plan(self, step: _Step, view: View) -> _Planned:
+    def _physical_plan(self, step: Step, view: View) -> _Planned:
         dag, dtype = view.workload.dag, view.workload.dtype
         tables: list[TaskTable] = []
+        places: list[Placement] = []
+        first = 0  # a plan is of steps that are alike: it says which of a step's GEMMs, not which node
         time_s, bounds, imbalance = 0.0, Counter[str](), 0.0
         share = len(step.groups)
         for group in step.groups:
@@ -327,6 +357,8 @@ class Cleave(Strategy):
             gemm = Gemm(int(dag.m[group[0]]), int(ends[-1]), int(dag.k[group[0]]), item_bytes(dtype))
             tiling = self._tile(gemm, view, share)
             tables.append(tiling_rows(tiling, ends, dtype, self.config.pieces))
+            places.append(tiling_places(tiling, ends, list(range(first, first + len(group)))))
+            first += len(group)
             time_s += tiling.time_s
             bounds.update({k: tiling.bounds[k] for k in BOUNDS})
             imbalance = max(imbalance, tiling.imbalance)
@@ -345,10 +377,11 @@ class Cleave(Strategy):
             rows = list(step.central)
             central = central_rows(dag, rows, view.fleet.size, dtype)
             tables.append(central)
+            places.append(Placement(*(np.full(len(rows), x) for x in (-1, 0, 0))))
             time_s = max(time_s, central_seconds(central, view)) if step.groups else central_seconds(central, view)
-        return _Planned(TaskTable.concat(tables), time_s, dict(bounds), imbalance)
+        return _Planned(TaskTable.concat(tables), time_s, dict(bounds), imbalance, joined_places(places))
 
-    def _with_cache(self, step: _Step, view: View, plan: _Planned) -> _Planned:
+    def _with_cache(self, step: Step, view: View, plan: _Planned) -> _Planned:
         """The same rows without the bytes of shards that their devices still hold from an earlier level."""
         cache, dag, t = self.cache, view.workload.dag, plan.tasks
         assert cache is not None  # noqa: S101 - the only caller has checked
@@ -377,7 +410,7 @@ class Cleave(Strategy):
         resident[once[1][on_device]] += np.maximum(cache.cached_bytes - mine, 0)[once[0][on_device]]
         changed = {"bytes_in": bytes_in, "resident_bytes": resident}
         columns = {name: changed.get(name, getattr(t, name)) for name in t.__dataclass_fields__}
-        return _Planned(TaskTable(**columns), plan.time_s, plan.bounds, plan.imbalance)
+        return _Planned(TaskTable(**columns), plan.time_s, plan.bounds, plan.imbalance, plan.parts)
 
     # ------------------------------------------------------------------------------------------------------- recovery
 
@@ -399,17 +432,19 @@ class Cleave(Strategy):
             return []
         began = time.perf_counter()
         blocks = self.losses.plan(view.now_ns)
-        tables, parts = [TaskTable.build(device=[])], []
+        tables, parts, places = [TaskTable.build(device=[])], [], []
         for block in blocks:
             if self.config.model == "physical":
-                m, n, k = block
+                m, n, k, *at = block
                 tiling = self._tile(Gemm(m, n, k, item_bytes(view.workload.dtype)), view, len(blocks))
                 tables.append(tiling_rows(tiling, np.array([n]), view.workload.dtype, self.config.pieces))
+                places.append(tiling_places(tiling, np.array([n]), at[:1], row=at[1], column=at[2]))
             elif block is not None:
                 plan, tasks = self._areas(block, view)
                 tables.append(tasks)
                 parts.append((block, plan))
-        self.again = Dispatch(TaskTable.concat(tables), tag=parts, label="recovery/orphaned blocks")
+        tag = joined_places(places) if places else parts
+        self.again = Dispatch(TaskTable.concat(tables), tag=tag, label="recovery/orphaned blocks")
         charged = self.config.planning_s
         took = time.perf_counter() - began if charged == "measured" else charged
         return [WakeAt(view.now_s + took)] if took else self._send_again(view)
@@ -424,7 +459,7 @@ class Cleave(Strategy):
 
     # ---------------------------------------------------------------------------------------------------------- paper
 
-    def _paper_steps(self, view: View) -> Iterator[_Step]:
+    def _paper_steps(self, view: View) -> Iterator[Step]:
         model, work = view.workload.model, view.workload
         for key, asked in (
             ("lm_head: devices", work.lm_head == Place.DEVICES),
@@ -451,7 +486,7 @@ class Cleave(Strategy):
                 for g in listed:
                     if g.name.startswith(("bi_", "bw_", "bk_")) == backward:
                         word = "backward" if backward else "forward"
-                        yield _Step(f"{word}/layer {layer}/{g.name}", ((0,),), (), (g,))
+                        yield Step(f"{word}/layer {layer}/{g.name}", ((0,),), (), (g,))
 
     def _areas(self, g: ListedGemm, view: View) -> tuple[AreaPlan, TaskTable]:
         """The published problem solved for one GEMM, and its rows."""
@@ -474,7 +509,7 @@ class Cleave(Strategy):
         self.used[here] = True
         return plan, paper_rows(g, plan, here, dtype, width)
 
-    def _paper_plan(self, step: _Step, view: View) -> _Planned:
+    def _paper_plan(self, step: Step, view: View) -> _Planned:
         g: ListedGemm = step.key[0]
         plan, tasks = self._areas(g, view)
         self.shapes[g.name] = {
@@ -490,16 +525,14 @@ class Cleave(Strategy):
         return _Planned(tasks, plan.time_s * g.count, bounds, plan.imbalance, [(g, plan)])
 
 
-SUFFIX = {Phase.FORWARD: "", Phase.BACKWARD_INPUT: " dX", Phase.BACKWARD_WEIGHT: " dW", Phase.RECOMPUTE: " again"}
-
 PHYSICAL_ASSUMPTIONS = [
     "levels of the GEMM DAG are barriers",
     "link rates are planned at their nominal value until transfers have been observed",
-    "attention products, normalisation, activation functions and the optimizer run on the coordinator",
     "the coordinator has memory for weights, optimizer states and activations (not checked)",
     "each device receives its own copy of its rows and columns (no multicast)",
-    "estimate_s adds up the shapes of a level; their rows overlap on a device, so the replay may be faster",
 ]
+CENTRAL = "attention products, normalisation, activation functions and the optimizer run on the coordinator"
+SUMMED = "estimate_s adds up the shapes of a level; their rows overlap on a device, so the replay may be faster"
 
 PAPER_ASSUMPTIONS = [
     "areas, not rectangles: the sum of alpha beta is m n, continuous alpha and beta (m and n of rows are rounded)",
@@ -511,82 +544,16 @@ PAPER_ASSUMPTIONS = [
 ]
 
 
-def _steps(dag: GemmDag) -> Iterator[_Step]:
-    """Levels as dispatches; runs of levels that only the coordinator works on become one."""
-    waiting: list[int] = []
-    for level in dag.levels():
-        mine = [i for i in level.tolist() if dag.kind[i] == Kind.GEMM and dag.place[i] == Place.DEVICES]
-        central = [i for i in level.tolist() if not (dag.kind[i] == Kind.GEMM and dag.place[i] == Place.DEVICES)]
-        if not mine:
-            waiting += central
-            continue
-        if waiting:
-            yield _step(dag, [], waiting)
-            waiting = []
-        yield _step(dag, mine, central)
-    if waiting:
-        yield _step(dag, [], waiting)
-
-
-def _step(dag: GemmDag, mine: list[int], central: list[int]) -> _Step:
-    """Group the GEMMs of a level that read the same A: they are planned as one, with their columns side by side."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for i in mine:
-        groups.setdefault((int(dag.a[i]), int(dag.a_transposed[i]), int(dag.m[i]), int(dag.k[i])), []).append(i)
-    nodes = mine or central
-    phases = {int(dag.phase[i]) for i in nodes}
-    word = (
-        "forward" if phases == {int(Phase.FORWARD)} else "recompute" if phases == {int(Phase.RECOMPUTE)} else "backward"
-    )
-    if not mine:
-        word = "optimizer" if any(dag.kind[i] == Kind.OPTIMIZER for i in central) else "coordinator"
-    layers = sorted({int(dag.layer[i]) for i in nodes})
-    where = (
-        f"layer {layers[0]}" if len(layers) == 1 and layers[0] >= 0 else "between layers" if layers[0] >= 0 else "ends"
-    )
-    listed = [dag.op_names[dag.op[i]] + (SUFFIX[Phase(int(dag.phase[i]))] if mine else "") for i in nodes]
-    what = "+".join(dict.fromkeys(listed))
-    facts = (dag.op, dag.kind, dag.phase, dag.m, dag.n, dag.k, dag.count, dag.flops, dag.memory_bytes)
-    key = tuple(
-        (len(group), *(tuple(x[i].item() for x in facts) for i in group))
-        for group in (*groups.values(), central)
-        if group
-    )
-    return _Step(f"{word}/{where}/{what}", tuple(tuple(g) for g in groups.values()), tuple(central), key)
-
-
-def _one_by_one(dag: GemmDag, step: _Step) -> Iterator[_Step]:
-    """A step's groups as steps of their own; the coordinator's nodes go with the last."""
-    for group in step.groups:
-        yield _step(dag, list(group), list(step.central) if group is step.groups[-1] else [])
-
-
-def _shards(dag: GemmDag, group: tuple[int, ...], share: int) -> Iterator[tuple[_Shard, _Shard]]:
-    """What each GEMM of a group reads: a tensor, cut along an axis, as one tiling places it."""
-    gemm = (int(dag.m[group[0]]), int(dag.n[list(group)].sum()), int(dag.k[group[0]]), share)
-    for j, i in enumerate(group):
-        a = (int(dag.a[i]), int(dag.a_transposed[i]), gemm)
-        yield a, (int(dag.b[i]), 1 - int(dag.b_transposed[i]), (*gemm, j))
-
-
-def _read_again(dag: GemmDag, steps: list[_Step]) -> set[_Shard]:
-    """Shards that more than one step reads as they are: only those are worth keeping on a device."""
-    seen: Counter[_Shard] = Counter()
-    for step in steps:
-        seen.update({shard for g in step.groups for pair in _shards(dag, g, len(step.groups)) for shard in pair})
-    return {shard for shard, times in seen.items() if times > 1}
-
-
 def _rows_of(
-    step: _Step, dag: GemmDag, plan: _Planned, tilings: dict[Any, Tiling], version: int, view: View
-) -> Iterator[tuple[IntArray, tuple[_Shard, _Shard], BoolArray]]:
+    step: Step, dag: GemmDag, plan: _Planned, tilings: dict[Any, Tiling], version: int, view: View
+) -> Iterator[tuple[IntArray, tuple[Shard, Shard], BoolArray]]:
     """For each GEMM of a step: its rows in the step's table, its shards of A and B, and which rows bring A."""
     at = 0
     for group in step.groups:
         ends = np.cumsum(dag.n[list(group)])
         gemm = Gemm(int(dag.m[group[0]]), int(ends[-1]), int(dag.k[group[0]]), item_bytes(view.workload.dtype))
         parts = split_columns(tilings[version, gemm, len(step.groups)], ends)
-        for j, shards in enumerate(_shards(dag, group, len(step.groups))):
+        for j, shards in enumerate(shards_of(dag, group, len(step.groups))):
             rows = np.flatnonzero(parts.gemm == j)
             yield rows + at, shards, parts.first[rows]
         at += len(parts)

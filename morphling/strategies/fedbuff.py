@@ -103,7 +103,7 @@ class FedBuff(Strategy):
         super().__init__(config or FedBuffConfig())
         self.local: LocalTraining | None = None
         self.idle = IdlePool(0)
-        self.places: dict[_Place, None] = {}  # in the order in which they were filled
+        self.occupied: dict[_Place, None] = {}  # in the order in which they were filled
         self.version = self.buffered = self.goal = 0
         self.staleness: Counter[int] = Counter()
         self.counts: Counter[str] = Counter()
@@ -139,7 +139,7 @@ class FedBuff(Strategy):
             place.at += 1
             place.version = self.version
         if place.at == place.end:
-            del self.places[place]
+            del self.occupied[place]
             out += self._fill(view)
         return out
 
@@ -155,7 +155,7 @@ class FedBuff(Strategy):
         self.idle.add([d for d in (place.devices[row] for row in gone) if view.online[d]])
         if place.at in gone:
             self.counts["dropped"] += 1
-            del self.places[place]
+            del self.occupied[place]
         return self._fill(view)
 
     def on_joined(self, devices: IntArray, view: View) -> Decisions:
@@ -217,8 +217,8 @@ class FedBuff(Strategy):
     def _end(self, place: _Place, out: list[Decision], view: View) -> list[Decision]:
         """The last update: whoever still trains is withdrawn."""
         place.at += 1
-        rest = sum(x.end - x.at for x in self.places)
-        self.counts["unfinished"] = sum(x.at < x.end for x in self.places if x is not place)
+        rest = sum(x.end - x.at for x in self.occupied)
+        self.counts["unfinished"] = sum(x.at < x.end for x in self.occupied if x is not place)
         if rest:
             now = view.now_ns
             self.recoveries.append({"lost_ns": now, "detected_ns": now, "rows": rest, "absorbed": True})
@@ -229,21 +229,21 @@ class FedBuff(Strategy):
         out: list[Decision] = []
         local, config = self.local, self.config
         assert local is not None  # noqa: S101 - start sets it
-        while len(self.places) < config.concurrency and self.idle:
+        while len(self.occupied) < config.concurrency and self.idle:
             ahead = min(config.draw_ahead, max(len(self.idle) // config.concurrency, 1))
             drawn = self.idle.draw(ahead, view)
             if drawn:
                 self.counts["drawn"] += len(drawn)
                 place = _Place(drawn, self.version, end=len(drawn))
-                self.places[place] = None
+                self.occupied[place] = None
                 out.append(Dispatch(chained(local.tasks, drawn), EACH, place, "client"))
         return out
 
     def _estimate(self, view: View) -> None:
         """Of the first update: the K-th report of those who start, or K reports at the rate of all places."""
-        if not self.places or self.local is None:
+        if not self.occupied or self.local is None:
             return
-        first = np.array([x.devices[0] for x in self.places])
+        first = np.array([x.devices[0] for x in self.occupied])
         seconds = np.sort(self.local.seconds(first, view))
         k = self.config.buffer_size
         self.estimate_s = float(seconds[k - 1] if k <= len(seconds) else seconds.mean() * k / len(seconds))

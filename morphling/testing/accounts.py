@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from morphling.interfaces.recording import Recording
+from morphling.interfaces.strategy import Placement
 from morphling.types import FloatArray, IntArray, Kind, item_bytes
 from morphling.workload import GemmDag, Place, Workload
 
@@ -63,27 +64,31 @@ class GemmRows:
             require(have >= want, f"{which}: {have:,} of {want:,} output elements were computed; some are missed")
             require(have <= want, f"{which}: {have:,} output elements were computed, for {want:,}; some twice")
 
-    def require_places(self, workload: Workload, iterations: int, places: Mapping[int, Sequence[IntArray]]) -> None:
-        """Each element of each output is computed once an iteration, by where ``places`` (serial → GEMM, first row,
-        first column of every row of the dispatch) puts the rows.
+    def require_places(self, workload: Workload, iterations: int, places: Mapping[int, Placement]) -> None:
+        """Each element of each output is computed once an iteration, by where ``places`` (serial → placement of the
+        rows of the dispatch) puts the rows; where they are partial sums, the inner dimension is shared out whole.
         """
         dag = workload.dag
-        counts = {int(i): np.zeros((int(dag.m[i]), int(dag.n[i])), np.int64) for i in _nodes(dag)}
-        for serial, row, m, n in zip(*(x.tolist() for x in (self.serial, self.row, self.m, self.n)), strict=True):
+        sums = {int(i): np.zeros((int(dag.m[i]), int(dag.n[i])), np.int64) for i in _nodes(dag)}
+        columns = (x.tolist() for x in (self.serial, self.row, self.m, self.n, self.k))
+        for serial, row, m, n, k in zip(*columns, strict=True):
             require(serial in places, f"dispatch {serial} has rows of GEMMs, and no places were given for them")
-            node, top, left = (int(column[row]) for column in places[serial])
+            node, top, left = (int(column[row]) for column in places[serial][:3])
             where = f"dispatch {serial}, row {row}"
-            require(node in counts, f"{where}: {node} is no GEMM of the devices")
-            high, wide = counts[node].shape
+            require(node in sums, f"{where}: {node} is no GEMM of the devices")
+            high, wide = sums[node].shape
             inside = min(top, left) >= 0 and top + m <= high and left + n <= wide
             require(inside, f"{where}: the block lies outside {dag.label(node)} ({high} x {wide})")
-            counts[node][top : top + m, left : left + n] += 1
-        for node, count in counts.items():
-            wrong = count != iterations
+            sums[node][top : top + m, left : left + n] += k
+        for node, terms in sums.items():
+            inner = int(dag.k[node])
+            wrong = terms != iterations * inner
             if wrong.any():
                 i, j = np.argwhere(wrong)[0]
+                times, rest = divmod(int(terms[i, j]), inner)
+                more = f" and {rest} terms of {inner}" if rest else ""
                 raise AssertionError(
-                    f"{dag.label(node)}: element ({i}, {j}) is computed {count[i, j]} times in {iterations} iterations"
+                    f"{dag.label(node)}: element ({i}, {j}) is computed {times} times{more} in {iterations} iterations"
                     f" ({int(wrong.sum()):,} elements are wrong)"
                 )
 

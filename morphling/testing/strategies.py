@@ -6,34 +6,26 @@ import json
 import pickle
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 from unittest import SkipTest
 
 import numpy as np
 
 from morphling.errors import InputError, PlanError
 from morphling.fleet import Fleet
-from morphling.interfaces.strategy import Dispatch, Strategy
+from morphling.interfaces.strategy import Dispatch, Placement, Strategy
 from morphling.results.sweep import sweep
 from morphling.run import build
 from morphling.scenario import LoadedScenario, load_scenario
 from morphling.testing.accounts import GemmRows, layer_gemm_flops, require
 from morphling.testing.replay import Replayed, replay
 from morphling.testing.worlds import coming_and_going, fingerprint, tiny_fleet, tiny_workload
-from morphling.types import SECOND_NS, IntArray
+from morphling.types import SECOND_NS
 from morphling.workload import Workload
 
 __all__ = ["Placement", "StrategyConformance"]
 
 UNKNOWN = "no_such_key"
-
-
-class Placement(NamedTuple):
-    """Where the rows of a dispatch lie: node of the GEMM DAG (-1: none), first row and first column; int64[n] each."""
-
-    node: IntArray
-    row: IntArray
-    column: IntArray
 
 
 class StrategyConformance:
@@ -71,13 +63,13 @@ class StrategyConformance:
         """For ``covers = "flops"``: what rows of kind GEMM add up to in one layer; by default all its GEMMs."""
         return layer_gemm_flops(workload)
 
-    def rectangles(self, strategy: Strategy, dispatch: Dispatch) -> Placement | None:  # noqa: ARG002 - to be replaced
-        """For ``covers = "gemms"``: where the rows of a dispatch lie, if the strategy can tell (rows alone cannot).
+    def rectangles(self, strategy: Strategy, dispatch: Dispatch) -> Placement | None:
+        """For ``covers = "gemms"``: where the rows of a dispatch lie; by default what `Strategy.places` says.
 
         Asked when the dispatch is decided.  With it, each element of every output is counted; without (None) the number
         of elements of each inner dimension is, which a missed tile and a doubled one of the same size pass.
         """
-        return None
+        return strategy.places(dispatch)
 
     def made(self) -> Strategy:
         """A new strategy, made through the same door as in a run."""
@@ -134,7 +126,7 @@ class StrategyConformance:
             except PlanError:
                 return
             raise AssertionError("recovers is False, yet it went on when devices left; or is it True?")
-        run = replay(self.made(), unquiet, workload)
+        run = self._require_placed(unquiet, workload, 1, own=True)
         self._require_contract(run, unquiet, workload, 1)
 
     def test_it_can_be_pickled(self) -> None:
@@ -193,6 +185,12 @@ class StrategyConformance:
 
     def _require_covered(self, iterations: int) -> Replayed:
         fleet, workload = self.fleet(), self.workload()
+        run = self._require_placed(fleet, workload, iterations)
+        self._require_contract(run, fleet, workload, iterations)
+        return run
+
+    def _require_placed(self, fleet: Fleet, workload: Workload, iterations: int, *, own: bool = False) -> Replayed:
+        """A run whose rows cover every output exactly once, if the strategy (or `rectangles`) says where they lie."""
         strategy = self.made()
         places: list[Placement | None] = []
         run = replay(
@@ -200,9 +198,10 @@ class StrategyConformance:
             fleet,
             workload,
             iterations=iterations,
-            on_dispatch=lambda decided: places.append(self.rectangles(strategy, decided)),
+            on_dispatch=lambda decided: places.append(
+                strategy.places(decided) if own else self.rectangles(strategy, decided)
+            ),
         )
-        self._require_contract(run, fleet, workload, iterations)
         known = {serial: place for serial, place in enumerate(places) if place is not None}
         if strategy.covers == "gemms" and known:
             rows = GemmRows(run.recording, fleet.size, devices_only=True)

@@ -4,42 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from morphling.executors import Profiled
 from morphling.executors.analytic import Analytic
 from morphling.fleet import GemmFit
 from morphling.fleet.gemm import RANGES
-from morphling.planning.costs import Gemm
 from morphling.planning.gemms import linear_gemms
-from morphling.planning.rectangles import split_columns
 from morphling.strategies.cleave import Cleave
 from morphling.strategies.ddp import Ddp
 from morphling.strategies.fedavg import FedAvg
 from morphling.strategies.fedbuff import FedBuff
-from morphling.testing import ExecutorConformance, Placement, StrategyConformance
-from morphling.types import DType, item_bytes
+from morphling.testing import ExecutorConformance, StrategyConformance
+from morphling.types import DType
 from tests.unit.test_gemm_model import PLAIN
 
 
 class TestCleave(StrategyConformance):
     strategy = Cleave
-
-    def rectangles(self, strategy, dispatch):
-        """Where the rows of a step lie, worked out from its tilings; without devices in it, nowhere."""
-        asked = getattr(strategy, "asked", 0)
-        strategy.asked = asked + 1
-        step = strategy.steps[asked % len(strategy.steps)]
-        place = np.full((3, len(dispatch.tasks)), -1, np.int64)
-        dag, at = self.workload().dag, 0
-        for group in step.groups:
-            nodes = np.array(group)
-            ends = np.cumsum(dag.n[nodes])
-            gemm = Gemm(int(dag.m[nodes[0]]), int(ends[-1]), int(dag.k[nodes[0]]), item_bytes(self.workload().dtype))
-            parts = split_columns(strategy.tilings[strategy.fleet_version, gemm, len(step.groups)], ends)
-            place[:, at : at + len(parts)] = nodes[parts.gemm], parts.row0, parts.col0
-            at += len(parts)
-        return Placement(*place)
 
 
 class TestCleaveWithoutCache(TestCleave):

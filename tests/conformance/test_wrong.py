@@ -147,7 +147,7 @@ def test_a_missed_and_a_doubled_tile_show_where_places_are_given():
 
 def test_a_block_outside_its_output_is_refused():
     def shifted(self, strategy, dispatch):
-        node, row, column = places(self, strategy, dispatch)
+        node, row, column, _ = places(self, strategy, dispatch)
         return Placement(node, row, column + 1)
 
     with pytest.raises(AssertionError, match=r"dispatch 0, row 0: the block lies outside layer 0 q_proj \(48 x 64\)"):

@@ -1,0 +1,164 @@
+"""A script, run as if it were alone: its arguments, its output, its traceback; the interception around it."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from morphling.emulate.emulation import Emulation
+from morphling.emulate.interception import Coverage, Interception
+from morphling.emulate.watchdog import Watchdog
+from morphling.errors import InputError, RunError
+
+__all__ = ["ScriptError", "run_script", "watched_by"]
+
+OURS = "morphling-tiles"
+"""Threads of our own: what they compute has been seen."""
+
+
+class ScriptError(RunError):
+    """The script raised, or asked to exit with a code; ``trace`` is its own traceback, as Python prints it."""
+
+    def __init__(self, message: str, trace: str = "", code: int = 1) -> None:
+        super().__init__(message)
+        self.trace, self.exit_code = trace, code
+
+
+@contextmanager
+def watched_by(emulation: Emulation, warn: Callable[[str], object]) -> Iterator[Coverage]:
+    """Every product inside goes to ``emulation``; yields what is seen.
+
+    Attention takes the path of matrix products; threads that are started inside are watched too; forked processes
+    compute by themselves.
+    """
+    said: set[str] = set()
+
+    def once(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            warn(text)
+
+    mode = Interception(emulation, once)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    with ExitStack() as stack:
+        watchdog = stack.enter_context(Watchdog(mode))
+        if watchdog.cause:
+            once(f"products that escape are not counted: {watchdog.cause}")
+        torch.backends.mha.set_fastpath_enabled(False)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(_losses(emulation))
+        stack.enter_context(_threads(mode, once))
+        stack.enter_context(_compile_said(once))
+        stack.callback(emulation.threads.close)
+        stack.enter_context(mode)
+        yield mode.coverage
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
+    old = getattr(owner, name)
+    setattr(owner, name, new)
+    try:
+        yield
+    finally:
+        setattr(owner, name, old)
+
+
+@contextmanager
+def _losses(emulation: Emulation) -> Iterator[None]:
+    """Backward passes and steps of any optimizer are noticed."""
+    original = torch.autograd.backward
+
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        if torch._C._current_graph_task_id() == -1:  # noqa: SLF001 - checkpoints run backward passes inside one
+            emulation.backward(tensors)
+        original(tensors, *args, **kwargs)
+
+    hook = register_optimizer_step_post_hook(lambda *_: emulation.step())
+    try:
+        with _replaced(torch.autograd, "backward", backward):
+            yield
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def _threads(mode: Interception, warn: Callable[[str], None]) -> Iterator[None]:
+    """The mode belongs to one thread; threads that a script starts get one of their own."""
+    original = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if not thread.name.startswith(OURS):
+            thread.run = partial(watched, thread.run)  # type: ignore[method-assign] # of this thread, not of its class
+        original(thread)
+
+    def watched(run: Callable[[], None]) -> None:
+        own = mode.sibling()
+        try:
+            with own:
+                run()
+        finally:
+            if own.products:
+                warn("products of several threads share one virtual clock: they are computed one after another")
+
+    with _replaced(threading.Thread, "start", start):
+        yield
+
+
+@contextmanager
+def _compile_said(warn: Callable[[str], None]) -> Iterator[None]:
+    original = torch.compile
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        warn("torch.compile does nothing while products are intercepted: the script runs eagerly")
+        return original(*args, **kwargs)
+
+    with _replaced(torch, "compile", compiled):
+        yield
+
+
+def run_script(script: Path, args: Sequence[str]) -> None:
+    """Run ``script`` as ``__main__`` with ``args``.
+
+    ``InputError`` if there is no such file; `ScriptError` if it raises, or exits with another code than 0.
+    """
+    if not script.is_file():
+        raise InputError(f"{script}: no such script")
+    argv, path = sys.argv, list(sys.path)
+    sys.argv = [str(script), *args]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as stop:
+        if stop.code not in {None, 0}:
+            code = stop.code if isinstance(stop.code, int) else 1
+            text = f": {stop.code}" if isinstance(stop.code, str) else f" with code {stop.code}"
+            raise ScriptError(f"{script} asked to exit{text}", code=code) from stop
+    except Exception as error:
+        trace = "".join(_own_traceback(error, script).format())
+        raise ScriptError(f"{script} raised {type(error).__name__}: {error}", trace) from error
+    finally:
+        sys.argv, sys.path[:] = argv, path
+
+
+def _own_traceback(error: BaseException, script: Path) -> traceback.TracebackException:
+    """What Python would have printed without us around: frames before the script and our own are left out."""
+    shown = traceback.TracebackException.from_exception(error)
+    ours = str(Path(__file__).resolve().parent)
+    frames = list(shown.stack)
+    first = next((i for i, frame in enumerate(frames) if frame.filename == str(script)), len(frames))
+    kept = [f for f in frames[first:] if not f.filename.startswith(ours)]
+    shown.stack = traceback.StackSummary.from_list(kept)
+    return shown

@@ -1,0 +1,215 @@
+"""The matrix products of one training step as a graph: of a script, or of a model without weights (meta device).
+
+Which product waits for which is followed through everything between them: each storage knows the products that its
+content comes from.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from morphling.emulate.interception import PRODUCT_NAMES, operands_of
+from morphling.emulate.script import run_script
+from morphling.errors import InputError, RunError
+from morphling.types import Phase
+from morphling.workload.traced import TracedGemm, TracedGemms
+
+__all__ = ["Tracer", "trace_model", "trace_script"]
+
+
+class _FirstStepEnds(BaseException):
+    """The first step of an optimizer begins: all products of a training step have been seen.
+
+    No script catches it by accident.
+    """
+
+
+class Tracer(TorchDispatchMode):
+    """Notes products and what they wait for; everything is executed as it is (on the meta device that is nothing)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gemms: list[TracedGemm] = []
+        self.dtypes: set[torch.dtype] = set()
+        self._from: dict[int, int] = {}  # sets of products as the bits of whole numbers: thousands of unions
+        self._tensors: dict[tuple[Any, ...], int] = {}
+        self._held: dict[int, Any] = {}
+        self._behind: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        keywords = kwargs or {}
+        name = PRODUCT_NAMES.get(func)
+        if name is None and func._can_decompose():  # noqa: SLF001 - the only way to ask; inference mode
+            with self:
+                return func.decompose(*args, **keywords)
+        read = 0
+        for tensor in _tensors(args, keywords):
+            read |= self._sources(tensor)
+        out = func(*args, **keywords)
+        made = read
+        if name is not None:
+            made = 1 << len(self.gemms)
+            self._note(name, func, args, read)
+        for tensor in _tensors((out,), _written(func, args, keywords)):
+            self._from[self._key(tensor)] = made | self._sources(tensor)
+        return out
+
+    def _note(self, name: str, func: Any, args: Any, read: int) -> None:
+        a, b = operands_of(func, args)
+        batch = a.shape[0] if a.dim() == 3 else 1
+        self.dtypes.add(a.dtype)
+        backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - no public name says so
+        behind = 0
+        for i in _bits(read):
+            behind |= self._behind[i]
+        waits = tuple(_bits(read & ~behind))  # only those that are not behind another one of them
+        self._behind.append(read | behind)
+        self.gemms.append(
+            TracedGemm(
+                op=name,
+                phase=Phase.BACKWARD_INPUT if backward else Phase.FORWARD,
+                batch=batch,
+                m=a.shape[-2],
+                n=b.shape[-1],
+                k=a.shape[-1],
+                a=self._tensor(a),
+                b=self._tensor(b),
+                a_transposed=_transposed(a),
+                b_transposed=_transposed(b),
+                waits_for=waits,
+            )
+        )
+
+    def _key(self, tensor: torch.Tensor) -> int:
+        """The storage, which is held so that no other one takes its place."""
+        storage = tensor.untyped_storage()
+        key = int(storage._cdata)  # noqa: SLF001 - its identity
+        self._held.setdefault(key, storage)
+        return key
+
+    def _sources(self, tensor: torch.Tensor) -> int:
+        return self._from.get(self._key(tensor), 0)
+
+    def _tensor(self, tensor: torch.Tensor) -> int:
+        """A number for the operand's content: views of the same part of a storage share it, transposed or not."""
+        key = (self._key(tensor), tensor.storage_offset(), tensor.numel(), self._sources(tensor))
+        return self._tensors.setdefault(key, len(self._tensors))
+
+
+def _bits(number: int) -> Iterator[int]:
+    """The places of its ones, ascending."""
+    while number:
+        low = number & -number
+        yield low.bit_length() - 1
+        number ^= low
+
+
+def _tensors(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    return [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Arguments that the operation writes to."""
+    schema = func._schema.arguments  # noqa: SLF001 - no public name
+    out = {}
+    for place, argument in enumerate(schema):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[place] if place < len(args) else kwargs.get(argument.name)
+            if value is not None:
+                out[argument.name] = value
+    return out
+
+
+def _transposed(x: torch.Tensor) -> bool:
+    """Whether a matrix lies in memory column by column."""
+    return bool(x.shape[-1] > 1 and x.stride(-1) != 1 and x.stride(-2) == 1)
+
+
+def _result(tracer: Tracer, name: str) -> TracedGemms:
+    if not tracer.gemms:
+        raise RunError(f"{name}: no matrix product was seen")
+    words = sorted(str(d).removeprefix("torch.") for d in tracer.dtypes)
+    return TracedGemms(name, words[0] if len(words) == 1 else "mixed", tuple(tracer.gemms))
+
+
+def trace_script(script: Path, args: Sequence[str]) -> TracedGemms:
+    """The products that ``script`` computes up to its first optimizer step, forward and backward.
+
+    It is run as it is, on real tensors, and stopped there.  ``RunError`` if there is no product.
+    """
+    tracer = Tracer()
+
+    def stop(*_: object) -> None:
+        raise _FirstStepEnds
+
+    with ExitStack() as stack:
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+        stack.callback(register_optimizer_step_pre_hook(stop).remove)
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(tracer)
+        with suppress(_FirstStepEnds):
+            run_script(script, args)
+    return _result(tracer, script.stem)
+
+
+def trace_model(
+    reference: str, config: Mapping[str, Any], batch_size: int, sequence_length: int, *, dtype: str = "float32"
+) -> TracedGemms:
+    """The products of one training step of ``module:Class`` on ``batch_size`` sequences, without weights.
+
+    A class of Hugging Face's transformers (it has a ``config_class``) is made of ``config`` (a ``config.json``) with
+    eager attention; any other class is made as ``Class(**config)`` and called with token numbers; of what it
+    returns, the sum is the loss.  ``InputError`` if it cannot be imported or made.
+    """
+    made = _class(reference)
+    with torch.device("meta"):
+        try:
+            model, call = _made(made, dict(config), batch_size, sequence_length)
+        except Exception as error:
+            raise InputError(f"--model {reference} cannot be made: {type(error).__name__}: {error}") from error
+    model = model.to(getattr(torch, dtype)).train()
+    tracer = Tracer()
+    with torch.device("meta"), sdpa_kernel(SDPBackend.MATH), tracer:
+        call(model).backward()
+    return _result(tracer, reference.rpartition(":")[2])
+
+
+def _class(reference: str) -> Any:
+    module, colon, name = reference.partition(":")
+    if not colon or not name:
+        raise InputError(f"--model {reference}: write module:Class, such as transformers:LlamaForCausalLM")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no weights are asked for
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        hint = "; pip install transformers" if module == "transformers" else ""
+        raise InputError(f"--model {reference}: {module} cannot be imported: {error}{hint}") from error
+    except AttributeError:
+        raise InputError(f"--model {reference}: {module} has no {name}") from None
+
+
+def _made(
+    made: Any, config: dict[str, Any], batch: int, length: int
+) -> tuple[torch.nn.Module, Callable[[torch.nn.Module], torch.Tensor]]:
+    """The model and a call of it that returns its loss."""
+    ids = torch.zeros((batch, length), dtype=torch.int64)
+    if not hasattr(made, "config_class"):
+        return made(**config), lambda model: model(ids).sum()
+    settings = made.config_class.from_dict(config)
+    settings.use_cache = False
+    settings._attn_implementation = "eager"  # noqa: SLF001 - transformers' own name
+    mask = torch.ones((batch, length), dtype=torch.int64)
+    return made(settings), lambda model: model(input_ids=ids, attention_mask=mask, labels=ids).loss
