@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
@@ -22,6 +22,7 @@ __all__ = [
     "Each",
     "IterationDone",
     "Notify",
+    "Placement",
     "Quorum",
     "Sent",
     "Strategy",
@@ -104,6 +105,20 @@ class Sent:
     label: str = ""
 
 
+class Placement(NamedTuple):
+    """Where the rows of a dispatch lie in the outputs of the GEMM DAG; int64[n] each.
+
+    node : node of the DAG (-1: none)
+    row, column : first row and first column of the row's block, whose sides are the row's m and n
+    inner : where the row's part of the inner dimension begins, for partial sums that are added up; None = at 0
+    """
+
+    node: IntArray
+    row: IntArray
+    column: IntArray
+    inner: IntArray | None = None
+
+
 class Strategy(ABC):
     """Decides; never waits, never touches time or state.
 
@@ -163,6 +178,13 @@ class Strategy(ABC):
     def on_timer(self, tag: Any, view: View) -> Decisions:
         """A ``WakeAt`` came due."""
         return ()
+
+    def places(self, dispatch: Dispatch) -> Placement | None:
+        """Where the rows of a dispatch lie, asked when it is decided; None if the strategy does not say.
+
+        Needed where rows are really computed: a row of its own tells no more than its size.
+        """
+        return None
 
     def report(self) -> dict[str, Any]:
         """What the strategy wants printed and saved beside the metrics (plan, bounds, devices left out and why).
