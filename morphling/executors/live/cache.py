@@ -57,11 +57,9 @@ class TimingCache:
         """The measurement, None if there is none yet."""
         return self.timings.get(key)
 
-    def put(self, key: str, timing: Timing, *, keep: bool = True) -> None:
-        """Remember for this run; with ``keep``, `save` writes it for later ones."""
-        self.timings[key] = timing
-        if keep:
-            self.new[key] = timing
+    def put(self, key: str, timing: Timing) -> None:
+        """Remember; `save` writes it."""
+        self.timings[key] = self.new[key] = timing
 
     def save(self) -> None:
         """Write what is new.  What another run wrote under the same key first stays; ours is used in this run."""
@@ -101,7 +99,7 @@ class TimingCache:
 
     def _write(self, timings: Mapping[str, Timing]) -> None:
         assert self.path is not None  # noqa: S101 - callers ask
-        measured = {key: [t.seconds, t.calls, t.spread] for key, t in sorted(timings.items())}
+        measured = {key: [t.seconds, t.calls, t.spread, int(t.calm)] for key, t in sorted(timings.items())}
         body = {"format": FORMAT, "fingerprint": self.fingerprint, "sha256": _digest(measured), "measured": measured}
         temporary = None
         try:
@@ -156,7 +154,7 @@ def _parsed(text: str, fingerprint: Mapping[str, str]) -> dict[str, Timing]:
             raise ValueError(f"{key}: no seconds, calls and spread") from None
         if not (math.isfinite(seconds) and seconds > 0 and calls > 0 and math.isfinite(spread)):
             raise ValueError(f"{key}: {seconds!r} s in {calls} calls")
-        out[key] = Timing(seconds, calls, spread)
+        out[key] = Timing(seconds, calls, spread, calm=len(values) > 3 and values[3] == 1)
     return out
 
 

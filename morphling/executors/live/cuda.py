@@ -11,6 +11,7 @@ import atexit
 import importlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
@@ -192,8 +193,8 @@ class Cuda(BackEnd):
             fault = placement_fault(part.sms, out.tolist(), contexts.sm_count)
             if fault is not None:
                 raise Unavailable(
-                    f"self-test: {fault}. Parts of this GPU cannot be trusted (MPS with a thread percentage, or a module "
-                    "with dynamic parallelism, does this); nothing is measured on the whole GPU in their place"
+                    f"self-test: {fault}. Parts of this GPU cannot be trusted (MPS with a thread percentage, or a "
+                    "module with dynamic parallelism, does this); nothing is measured on the whole GPU in their place"
                 )
 
     def _measure(self, product: Product, partition: Partition) -> Timing:
@@ -224,7 +225,7 @@ class Cuda(BackEnd):
                 call_once()
             event.record(stream)
         events[-1].synchronize()
-        return [x.elapsed_time(y) * 1e-3 / batch for x, y in zip(events, events[1:], strict=False)]
+        return [x.elapsed_time(y) * 1e-3 / batch for x, y in pairwise(events)]
 
     def _warm_up(self, stream: Any, call_once: Callable[[], object]) -> None:
         spent = 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
@@ -32,9 +31,9 @@ __all__ = ["Live", "LiveConfig"]
 class LiveConfig:
     """How sub-tasks are executed on this host.
 
-    backend : ``host`` (one CPU thread), ``cuda`` (parts of a GPU), or ``auto``: cuda where it passes its test, else host
+    backend : ``host`` (one CPU thread), ``cuda`` (parts of a GPU), or ``auto``: cuda where it passes its test
     numerics : multiply real operands, and compare what is assembled from sub-tasks with the product in one piece
-    limiting : ``virtual`` (full speed, time dilated to the device's) or ``enforced`` (in real time at the device's rate)
+    limiting : ``virtual`` (full speed, time dilated to the device's) or ``enforced`` (in real time at its rate)
     stand_in : ``refuse`` a dtype that the back end has no fast kernels for, or execute ``float32`` in its place
     missing : ``refuse`` a run in which no row could be executed, or let the ``analytic`` roofline time all of it
     cache : keep measurements on disk, and repeat those of earlier runs on this host
@@ -66,9 +65,7 @@ class Live(Executor):
     Config: ClassVar[type] = LiveConfig
     stationary = True
 
-    def __init__(
-        self, config: LiveConfig | None = None, *, fleet: Fleet, back_end: BackEnd | None = None
-    ) -> None:
+    def __init__(self, config: LiveConfig | None = None, *, fleet: Fleet, back_end: BackEnd | None = None) -> None:
         self.config = config or LiveConfig()
         self.fleet = fleet
         self.analytic = Analytic(fleet=fleet)
@@ -76,7 +73,9 @@ class Live(Executor):
         folder = cache_folder() if self.config.cache else None
         self.cache = TimingCache(self.back_end.fingerprint(), folder)
         self.measurements = Measurements(self.back_end, self.cache, self.config.max_measure_s)
-        self.numerics = Numerics(self.measurements, self._partition, self._executed_as) if self.config.numerics else None
+        self.numerics = (
+            Numerics(self.measurements, self._partition, self._executed_as) if self.config.numerics else None
+        )
         self.scales: dict[DType, Scale] = {}
         self.counts = dict.fromkeys(("executed", "roofline_device_gemm", "roofline_coordinator", "roofline_other"), 0)
         self.flops = dict.fromkeys(("executed", "roofline"), 0.0)
@@ -91,7 +90,8 @@ class Live(Executor):
                 raise InputError(f"execution.backend: {error}") from None
         if self.config.limiting == "enforced" and not back_end.paces:
             raise InputError(
-                f"execution.limiting: the {back_end.name} back end does not pace products; use virtual, or backend: host"
+                f"execution.limiting: the {back_end.name} back end does not pace products; use virtual, or "
+                "backend: host"
             )
         return back_end, passed_over
 
@@ -103,8 +103,8 @@ class Live(Executor):
             return
         there = ", ".join(d.label for d in self.back_end.dtypes())
         raise InputError(
-            f"execution.stand_in: the {self.back_end.name} back end executes {there} at speed, and the workload's dtype "
-            f"is {dtype.label}. Write workload.dtype: float32; or stand_in: float32, which executes float32 products "
+            f"execution.stand_in: the {self.back_end.name} back end executes {there} at speed, and the workload's "
+            f"dtype is {dtype.label}. Write workload.dtype: float32; or stand_in: float32, which executes float32 products "
             f"and scales them to the devices' {dtype.label} rates"
         )
 
@@ -128,7 +128,8 @@ class Live(Executor):
     def _executable(self, tasks: TaskTable) -> BoolArray:
         """Rows of devices that are products of a known shape."""
         shaped = (tasks.kind == Kind.GEMM) & (tasks.m > 0) & (tasks.n > 0) & (tasks.k > 0) & (tasks.flops > 0)
-        return shaped & (tasks.device < self.fleet.size)
+        mine: BoolArray = shaped & (tasks.device < self.fleet.size)
+        return mine
 
     def _executed(self, tasks: TaskTable, rows: IntArray, dtype: DType) -> FloatArray:
         scale = self._scale(dtype)
@@ -274,7 +275,7 @@ class Live(Executor):
             "measuring_s": m.spent_s,
             "cache": self.cache.path.name if self.cache.path is not None else None,
             "drift": m.drift,
-            "disturbed": m.disturbed,
+            "disturbed": len(m.disturbed),
             "not_modelled": ["cold operands", "heat and power limits of the host", *_NOT_MODELLED],
         }
         if self.checked is not None:
@@ -284,17 +285,21 @@ class Live(Executor):
     def notes(self) -> tuple[str, ...]:
         """What was executed and what was not, and what became of the cache."""
         m, c = self.measurements, self.counts
-        out = [
+        measured = (
             f"durations were measured on this host ({self.back_end.name} back end): another host, or this one without "
-            "its cache of measurements, gives others",
+            "its cache of measurements, gives others"
+        )
+        counted = (
             f"{c['executed']:,} rows ({self._share():.1%} of FLOPs) are timed by {len(m.measured) + len(m.repeated):,} "
             f"executed products ({len(m.measured):,} in this run, in {m.spent_s:.3g} s); "
-            f"{sum(c.values()) - c['executed']:,} rows by the analytic roofline",
-        ]
+            f"{sum(c.values()) - c['executed']:,} rows by the analytic roofline"
+        )
+        out = [measured, counted]
         if m.disturbed:
             out.append(
-                f"{m.disturbed:,} products were measured while the host was slower than it can be (a neighbour on the same "
-                "core, a lower clock); they count for this run only: better measure when it is quiet"
+                f"{len(m.disturbed):,} of these products were measured while the host was slower than it can be (a "
+                "neighbour on the same core, a lower clock); to measure them again when it is quiet, delete "
+                f"{self.cache.path.name if self.cache.path else 'nothing'} in the folder of the cache"
             )
         out += [f"the {name} back end is not used: {why}" for name, why in self.passed_over.items()]
         out += [
@@ -306,8 +311,8 @@ class Live(Executor):
         if self.checked is not None:
             out.append(
                 f"numerics: {self.checked['assembled_products']:,} products assembled from "
-                f"{self.checked['assembled_tiles']:,} sub-tasks and {self.checked['sub_tasks_by_themselves']:,} sub-tasks "
-                f"by themselves are right; largest relative error {self.checked['max_relative_error']:.2g}"
+                f"{self.checked['assembled_tiles']:,} sub-tasks and "
+                f"{self.checked['sub_tasks_by_themselves']:,} sub-tasks by themselves are right; largest relative error {self.checked['max_relative_error']:.2g}"
             )
         return (*out, *self.cache.notes, *m.notes)
 
@@ -321,8 +326,8 @@ class Live(Executor):
             if fast:
                 yield (
                     f"{fast:,} of {self.fleet.size:,} devices are faster in {dtype.label} than every partition of this "
-                    f"host (time contracted, down to a factor of {np.nanmin(scale.kappa):.3g}): noise of measuring shrinks "
-                    "with it, but the host's own overhead and caches stand for the device's"
+                    f"host (time contracted, down to a factor of {np.nanmin(scale.kappa):.3g}): noise of measuring "
+                    "shrinks with it, but the host's own overhead and caches stand for the device's"
                 )
 
     def _devices(self, scale: Scale) -> Iterable[tuple[str, dict[str, Any]]]:

@@ -52,7 +52,9 @@ class GreenContexts:
         some tensor-core kernels need; else any even number of SM
     """
 
-    def __init__(self, driver: Any, ordinal: int = 0, sizes: Sequence[int] = SIZES, *, coscheduled: bool = False) -> None:
+    def __init__(
+        self, driver: Any, ordinal: int = 0, sizes: Sequence[int] = SIZES, *, coscheduled: bool = False
+    ) -> None:
         self.driver = driver
         self.parts: list[Part] = []
         self.kind = driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM

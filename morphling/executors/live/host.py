@@ -56,8 +56,13 @@ class Host(BackEnd):
     paces: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self.reference = Product(512, 512, 512)
-        self.reference_set = (Product(256, 256, 256), self.reference, Product(1024, 1024, 1024), Product(2048, 256, 256))
+        self.reference = Product(256, 256, 256)
+        self.reference_set = (
+            Product(256, 256, 256),
+            self.reference,
+            Product(1024, 1024, 1024),
+            Product(2048, 256, 256),
+        )
         self.streaming = Product(1, 4096, 4096)
         self.blas = _one_thread()
         self.noise = np.random.default_rng(0).uniform(-1, 1, 1 << 16).astype(np.float32)
@@ -83,7 +88,7 @@ class Host(BackEnd):
         return out
 
     def paced(self, product: Product, partition: Partition, flops_per_s: float) -> Timing:  # noqa: ARG002
-        """Blocks of rows, each followed by a pause until it would be done at ``flops_per_s``; wall time of the whole."""
+        """Blocks of rows, each followed by a pause until it is due at ``flops_per_s``; wall time of the whole."""
         a, b, c = self._operands(product)
         of_row = 2.0 * product.n * product.k
         rows = min(product.m, max(LEAST_ROWS, int(flops_per_s * QUANTUM_S / of_row)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from morphling.errors import RunError
@@ -29,7 +30,7 @@ class Measurements:
 
     drift : the reference now by the reference as kept, less 1; None before anything was asked for
     spent_s : wall time of measuring in this run
-    disturbed : products measured while the host was slower than it can be; they are not kept for later runs
+    disturbed : products among them that were measured while the host was slower than it can be
     measured, repeated : distinct products measured in this run, and taken from earlier runs
     """
 
@@ -38,7 +39,7 @@ class Measurements:
         self.spent_s = 0.0
         self.drift: float | None = None
         self.reference: Timing | None = None
-        self.disturbed = 0
+        self.disturbed: set[str] = set()
         self.measured: set[str] = set()
         self.repeated: set[str] = set()
         self.notes: list[str] = []
@@ -59,9 +60,7 @@ class Measurements:
         rates = [0.0] * len(asked) if paces is None else list(paces)
         keys = [_key(*one, rate) for one, rate in zip(asked, rates, strict=True)]
         todo = {
-            key: (*one, rate)
-            for key, one, rate in zip(keys, asked, rates, strict=True)
-            if self.cache.get(key) is None
+            key: (*one, rate) for key, one, rate in zip(keys, asked, rates, strict=True) if self.cache.get(key) is None
         }
         self.repeated.update(key for key in keys if key not in todo and key not in self.measured)
         if todo:
@@ -70,7 +69,9 @@ class Measurements:
                 self._tell(number, len(todo))
                 self._settled(key, product, partition, rate)
             self.cache.save()
-        return [self._known(key) for key in keys]
+        found = [self._known(key) for key in keys]
+        self.disturbed.update(key for key, timing in zip(keys, found, strict=True) if not timing.calm)
+        return found
 
     def spend(self, flops: float, rate: float, what: str) -> None:
         """Refuse ``what`` if it would take longer at ``rate`` (FLOP/s) than what is left of the budget."""
@@ -87,7 +88,7 @@ class Measurements:
         return found
 
     def _settled(self, key: str, product: Product, partition: Partition, rate: float) -> None:
-        """Measure, again while the host is disturbed; the shortest counts.  Kept on disk if it settled."""
+        """Measure, again while the host is disturbed; the shortest counts, and says whether it settled."""
         best, calm = self._one(product, partition, rate), self._calm()
         for _ in range(TRIES - 1):
             if calm or best.seconds >= LONG_S or rate:
@@ -95,8 +96,7 @@ class Measurements:
             again, calm = self._one(product, partition, rate), self._calm()
             best = again if calm or again.seconds < best.seconds else best
         self.measured.add(key)
-        self.disturbed += not calm
-        self.cache.put(key, best, keep=calm)
+        self.cache.put(key, replace(best, calm=calm))
 
     def _calm(self) -> bool:
         """Whether the reference takes no longer than it can."""
@@ -118,8 +118,8 @@ class Measurements:
         if need > self.most_s - self.spent_s:
             largest = max((product for product, _, _ in todo), key=lambda p: p.flops)
             raise RunError(
-                f"measuring {len(todo):,} distinct sub-tasks (the largest {largest.m} x {largest.k} x {largest.n}) would "
-                f"take about {need:.3g} s here, and {max(0.0, self.most_s - self.spent_s):.3g} s of max_measure_s = "
+                f"measuring {len(todo):,} distinct sub-tasks (the largest {largest.m} x {largest.k} x {largest.n}) "
+                f"would take about {need:.3g} s here, and {max(0.0, self.most_s - self.spent_s):.3g} s of max_measure_s = "
                 f"{self.most_s:g} are left: {_WAYS_OUT}"
             )
 
@@ -146,8 +146,8 @@ class Measurements:
         stale = self.drift > end.stale_slower or 1 / (1 + self.drift) - 1 > end.stale_faster
         if stale:
             self.cache.drop(
-                f"the host is {_words(self.drift)} than when earlier measurements were made (reference {end.reference}): "
-                "they are stale, and all sub-tasks are measured anew"
+                f"the host is {_words(self.drift)} than when earlier measurements were made (reference "
+                f"{end.reference}): they are stale, and all sub-tasks are measured anew"
             )
         elif self.drift > end.disturbed:
             self.notes.append(

@@ -8,6 +8,7 @@ executed with random operands, and elements of its result are compared with sums
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -38,8 +39,8 @@ def tolerance(dtype: DType, k: int) -> float:
     Sums of k terms in another order differ by about sqrt(k) roundings of the accumulator (float32), and operands and
     result are rounded to the dtype; 16 and 4 are margins of ours.
     """
-    own = 0.0 if dtype == DType.FLOAT32 else 4 * _EPS[dtype]
-    return own + 16 * _EPS[DType.FLOAT32] * float(max(k, 1)) ** 0.5
+    own: float = 0.0 if dtype == DType.FLOAT32 else 4 * _EPS[dtype]
+    return own + 16 * _EPS[DType.FLOAT32] * math.sqrt(max(k, 1))
 
 
 def relative_error(assembled: AnyArray, whole: AnyArray) -> float:
@@ -108,7 +109,9 @@ class Numerics:
             block = out[r : r + m, c : c + n]
             block[...] = part if i == 0 else block + part  # rising inner dimension: sums repeat
         whole = back_end.multiply(a, b, dtype, self._partition(device[0], which))
-        self._judge(relative_error(out, whole), dtype, which.k, f"{which.label}, assembled from {len(device):,} sub-tasks")
+        self._judge(
+            relative_error(out, whole), dtype, which.k, f"{which.label}, assembled from {len(device):,} sub-tasks"
+        )
         self.checked["products"] += 1
         self.checked["tiles"] += len(device)
 

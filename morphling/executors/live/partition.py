@@ -13,7 +13,7 @@ from morphling.types import AnyArray, DType, item_bytes
 __all__ = ["BackEnd", "Partition", "Product", "Timing", "Unavailable"]
 
 
-class Unavailable(InputError):
+class Unavailable(InputError):  # noqa: N818 - what it says of a back end, as `Infeasible` of a plan
     """A back end that this host does not have; the message says why, and what would help."""
 
 
@@ -46,7 +46,9 @@ class Product:
     @property
     def stored_bytes(self) -> int:
         """Bytes of storage that A, B and C take, gaps included."""
-        return item_bytes(self.dtype) * (self.stored_a[0] * self.row_a + self.stored_b[0] * self.row_b + self.m * self.n)
+        return item_bytes(self.dtype) * (
+            self.stored_a[0] * self.row_a + self.stored_b[0] * self.row_b + self.m * self.n
+        )
 
     @property
     def row_a(self) -> int:
@@ -88,11 +90,13 @@ class Timing:
     seconds : of one call, in the back end's clock
     calls : how many were timed
     spread : how much longer the longest timed block was than the shortest, as a share of it; 0 for a single one
+    calm : whether the host was as fast as it can be beside it
     """
 
     seconds: float
     calls: int
     spread: float
+    calm: bool = True
 
 
 class BackEnd(ABC):
@@ -134,8 +138,14 @@ class BackEnd(ABC):
         """The product of two float32 matrices, executed in that dtype; float32[m, n]."""
 
     def paced(self, product: Product, partition: Partition, flops_per_s: float) -> Timing:
-        """Execute in real time at a device's rate (FLOP/s), by block of rows and pause; wall time."""
-        raise Unavailable(f"limiting: the {self.name} back end does not pace products; use limiting: virtual")
+        """Execute in real time at a device's rate (FLOP/s), by block of rows and pause; wall time.
+
+        Only where ``paces`` says so.
+        """
+        raise Unavailable(
+            f"limiting: the {self.name} back end does not pace products ({product} in {partition.name} at "
+            f"{flops_per_s:.3g} FLOP/s); use limiting: virtual"
+        )
 
     @abstractmethod
     def fingerprint(self) -> dict[str, str]:

@@ -142,7 +142,7 @@ def _references(
 def _chosen(
     known: list[Speed], speeds: Callable[[int], Speed | None], model: dict[Product, FloatArray], have: BoolArray
 ) -> tuple[IntArray, FloatArray]:
-    """The smallest partition whose dilation is at least 1, else the largest; more partitions are looked at as needed."""
+    """The smallest partition whose dilation is at least 1, else the largest; more are looked at as needed."""
     which = np.zeros(len(have), np.int64)
     kappa = _kappa(known[0], model)
     while bool((have & (kappa < 1)).any()):
@@ -178,9 +178,7 @@ def _residual(
             width = item_bytes(dtype) / item_bytes(product.dtype)
             size = product.operand_bytes * width
             roof = max(product.flops / speed.rate, product.operand_bytes / speed.bandwidth)
-            said = device_seconds(
-                s, roof, flops=product.flops, size=size, rate=rate, bandwidth=bandwidth, launch=0.0
-            )
+            said = device_seconds(s, roof, flops=product.flops, size=size, rate=rate, bandwidth=bandwidth, launch=0.0)
             own = np.maximum(model[product], size / bandwidth)
             out = np.where(mine, np.fmax(out, np.abs(said / own - 1)), out)
     return out
