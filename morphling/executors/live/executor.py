@@ -104,8 +104,8 @@ class Live(Executor):
         there = ", ".join(d.label for d in self.back_end.dtypes())
         raise InputError(
             f"execution.stand_in: the {self.back_end.name} back end executes {there} at speed, and the workload's "
-            f"dtype is {dtype.label}. Write workload.dtype: float32; or stand_in: float32, which executes float32 products "
-            f"and scales them to the devices' {dtype.label} rates"
+            f"dtype is {dtype.label}. Write workload.dtype: float32; or stand_in: float32, which executes "
+            f"float32 products and scales them to the devices' {dtype.label} rates"
         )
 
     def durations(self, tasks: TaskTable, start_ns: int) -> IntArray:
@@ -309,10 +309,11 @@ class Live(Executor):
         ]
         out += self._faster_devices()
         if self.checked is not None:
+            n = self.checked
             out.append(
-                f"numerics: {self.checked['assembled_products']:,} products assembled from "
-                f"{self.checked['assembled_tiles']:,} sub-tasks and "
-                f"{self.checked['sub_tasks_by_themselves']:,} sub-tasks by themselves are right; largest relative error {self.checked['max_relative_error']:.2g}"
+                f"numerics: {n['assembled_products']:,} products assembled from {n['assembled_tiles']:,} sub-tasks and "
+                f"{n['sub_tasks_by_themselves']:,} sub-tasks by themselves are right; largest relative error "
+                f"{n['max_relative_error']:.2g}"
             )
         return (*out, *self.cache.notes, *m.notes)
 

@@ -13,8 +13,9 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -39,10 +40,16 @@ _LIMITS: Final = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THR
 @contextmanager
 def limited_blas() -> Iterator[None]:
     """BLAS uses one thread inside; afterwards as many as before."""
-    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - reads every loaded library
-
-    with threadpool_limits(1, user_api="blas"):
+    with _libraries().limit(limits=1, user_api="blas"):
         yield
+
+
+@cache
+def _libraries() -> Any:
+    """Those loaded by now, numpy's BLAS among them."""
+    from threadpoolctl import ThreadpoolController  # noqa: PLC0415 - reads every loaded library
+
+    return ThreadpoolController()
 
 
 class Host(BackEnd):
@@ -159,11 +166,11 @@ def _wait_until(due: float) -> None:
 def _one_thread() -> str:
     """Which BLAS numpy has; `Unavailable` if it cannot be held to one thread."""
     try:
-        from threadpoolctl import threadpool_info, threadpool_limits  # noqa: PLC0415 - reads every loaded library
+        controller = _libraries()
     except ImportError:
         raise Unavailable("the host back end needs threadpoolctl: pip install threadpoolctl") from None
-    with threadpool_limits(1, user_api="blas"):
-        found = [x for x in threadpool_info() if x["user_api"] == "blas"]
+    with limited_blas():
+        found = [x for x in controller.info() if x["user_api"] == "blas"]
     numpys = [x for x in found if "numpy" in x["filepath"]] or found
     if any(x["num_threads"] != 1 for x in numpys) or (not found and not any(os.environ.get(x) == "1" for x in _LIMITS)):
         raise Unavailable(

@@ -77,10 +77,14 @@ class Measurements:
         """Refuse ``what`` if it would take longer at ``rate`` (FLOP/s) than what is left of the budget."""
         need = flops / rate
         if need > self.most_s - self.spent_s:
-            raise RunError(
-                f"{what} would take about {need:.3g} s here, and {max(0.0, self.most_s - self.spent_s):.3g} s of "
-                f"max_measure_s = {self.most_s:g} are left: {_WAYS_OUT}"
-            )
+            raise self._too_long(what, need)
+
+    def _too_long(self, what: str, need: float) -> RunError:
+        left = max(0.0, self.most_s - self.spent_s)
+        return RunError(
+            f"{what} would take about {need:.3g} s here, and {left:.3g} s of max_measure_s = {self.most_s:g} are left: "
+            f"{_WAYS_OUT}"
+        )
 
     def _known(self, key: str) -> Timing:
         found = self.cache.get(key)
@@ -117,10 +121,9 @@ class Measurements:
         need = sum(self._cost(*one) for one in todo)
         if need > self.most_s - self.spent_s:
             largest = max((product for product, _, _ in todo), key=lambda p: p.flops)
-            raise RunError(
-                f"measuring {len(todo):,} distinct sub-tasks (the largest {largest.m} x {largest.k} x {largest.n}) "
-                f"would take about {need:.3g} s here, and {max(0.0, self.most_s - self.spent_s):.3g} s of max_measure_s = "
-                f"{self.most_s:g} are left: {_WAYS_OUT}"
+            raise self._too_long(
+                f"measuring {len(todo):,} distinct sub-tasks (the largest {largest.m} x {largest.k} x {largest.n})",
+                need,
             )
 
     def _cost(self, product: Product, partition: Partition, pace: float) -> float:
