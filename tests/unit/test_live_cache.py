@@ -100,7 +100,8 @@ def test_programs_that_write_at_once_lose_nothing(tmp_path):
         "from morphling.executors.live.partition import Timing\n"
         "for i in range(20):\n"
         "    c = TimingCache({'back_end': 'host', 'cpu': 'one'}, pathlib.Path(sys.argv[1]))\n"
-        "    c.put(f'{sys.argv[2]}-{i}', Timing(1.0, 1, 0.0)); c.put('both', Timing(float(sys.argv[2]), 1, 0.0)); c.save()\n"
+        "    c.put(f'{sys.argv[2]}-{i}', Timing(1.0, 1, 0.0))\n"
+        "    c.put('both', Timing(float(sys.argv[2]), 1, 0.0)); c.save()\n"
     )
     programs = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(n)]) for n in (1, 2, 3)]
     assert [p.wait() for p in programs] == [0, 0, 0]

@@ -63,7 +63,7 @@ def test_streams_are_destroyed_before_their_contexts():
 
 def test_what_was_made_is_destroyed_when_the_next_fails():
     class Full(FakeDriver):
-        def cuGreenCtxCreate(self, descriptor, device, flags):
+        def cuGreenCtxCreate(self, descriptor, device, flags):  # noqa: N802 - the driver's name
             if len(self.contexts) == 2:
                 return (self.CUresult.CUDA_ERROR_INVALID_VALUE, None)
             return super().cuGreenCtxCreate(descriptor, device, flags)
