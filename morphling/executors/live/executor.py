@@ -77,8 +77,9 @@ class Live(Executor):
             Numerics(self.measurements, self._partition, self._executed_as) if self.config.numerics else None
         )
         self.scales: dict[DType, Scale] = {}
-        self.counts = dict.fromkeys(("executed", "roofline_device_gemm", "roofline_coordinator", "roofline_other"), 0)
-        self.flops = dict.fromkeys(("executed", "roofline"), 0.0)
+        self.rows = np.zeros(len(_COUNTED), np.int64)
+        self.flops = np.zeros(2)
+        self.tallies: dict[int, tuple[TaskTable, IntArray, FloatArray]] = {}
         self.checked: dict[str, Any] | None = None
 
     def _opened(self, back_end: BackEnd | None) -> tuple[BackEnd, dict[str, str]]:
@@ -118,7 +119,6 @@ class Live(Executor):
             if (longest := float(took.max())) >= FAR_NS / SECOND_NS:
                 raise EngineError(f"row {int(rows[took.argmax()])} would compute for {longest:.3g} s")
             out[rows] = np.rint(took * SECOND_NS)
-        self._count(tasks, mine, out)
         return out
 
     def estimate(self, tasks: TaskTable) -> IntArray:
@@ -224,13 +224,16 @@ class Live(Executor):
     # ------------------------------------------------------------------------------------------------------ the report
 
     def sent(self, serial: int, dispatch: Dispatch, strategy: Strategy) -> None:
-        """With real operands: ask where the rows lie."""
+        """Count the rows; with real operands, ask where they lie."""
+        rows, flops = self._tally(dispatch.tasks)
+        self.rows += rows
+        self.flops += flops
         if self.numerics is not None:
             self.numerics.sent(serial, dispatch, strategy)
 
     def finish(self, recording: Recording, workload: Workload) -> None:
         """Check numerics; ``RunError`` if nothing was executed, or the product from sub-tasks is wrong."""
-        if not self.counts["executed"] and self.config.missing == "refuse" and any(map(len, recording.dispatches)):
+        if not self.rows[0] and self.config.missing == "refuse" and any(map(len, recording.dispatches)):
             raise RunError(
                 "nothing was executed: no row of a device in this run is a matrix product of a known m, n and k (this "
                 "strategy's rows are sums of layers, or transfers). Use mode: analytic or profiled; or write missing: "
@@ -240,16 +243,20 @@ class Live(Executor):
             rate = min(s.rate for scale in self.scales.values() for s in scale.speeds) if self.scales else 1.0
             self.checked = self.numerics.verify(recording, workload, rate)
 
-    def _count(self, tasks: TaskTable, mine: BoolArray, out: IntArray) -> None:
-        rest = (out > 0) & ~mine
-        gemm = rest & (tasks.kind == Kind.GEMM)
-        central = rest & (tasks.device == self.fleet.size)
-        self.counts["executed"] += int(mine.sum())
-        self.counts["roofline_coordinator"] += int(central.sum())
-        self.counts["roofline_device_gemm"] += int((gemm & ~central).sum())
-        self.counts["roofline_other"] += int((rest & ~gemm & ~central).sum())
-        self.flops["executed"] += float(tasks.flops[mine].sum())
-        self.flops["roofline"] += float(tasks.flops[rest].sum())
+    def _tally(self, tasks: TaskTable) -> tuple[IntArray, FloatArray]:
+        """Of a table, rows by `_COUNTED`, and FLOPs that were executed and that were not; worked out once."""
+        held = self.tallies.get(id(tasks))
+        if held is None or held[0] is not tasks:
+            mine = self._executable(tasks)
+            rest = ((tasks.flops > 0) | (tasks.memory_bytes > 0)) & ~mine & (tasks.kind != Kind.TRANSFER)
+            central = rest & (tasks.device == self.fleet.size)
+            gemm = rest & (tasks.kind == Kind.GEMM) & ~central
+            rows = np.array([x.sum() for x in (mine, gemm, central, rest & ~gemm & ~central)], np.int64)
+            flops = np.array([tasks.flops[x].sum() for x in (mine, rest)], np.float64)
+            if len(self.tallies) >= MOST_TALLIES:
+                self.tallies.pop(next(iter(self.tallies)))
+            held = self.tallies[id(tasks)] = tasks, rows, flops
+        return held[1], held[2]
 
     def describe(self) -> dict[str, Any]:
         """Provenance: back end, partitions, dilations, fingerprint, and how many rows were really executed."""
@@ -266,10 +273,9 @@ class Live(Executor):
             "partitions": {label: value for scale in self.scales.values() for label, value in _speeds(scale)},
             "devices": {f"{name}, {d.label}": v for d, s in self.scales.items() for name, v in self._devices(s)},
             "executed_as": {d.label: self._executed_as(d).label for d in self.scales},
-            "rows": dict(self.counts),
-            "flops": dict(self.flops),
+            "rows": dict(zip(_COUNTED, self.rows.tolist(), strict=True)),
+            "flops": dict(zip(("executed", "roofline"), self.flops.tolist(), strict=True)),
             "executed_share_of_flops": self._share(),
-            "counted": "a table of rows that is dispatched again unchanged is timed, and counted, once",
             "sub_tasks_measured": len(m.measured),
             "sub_tasks_repeated": len(m.repeated),
             "measuring_s": m.spent_s,
@@ -284,15 +290,15 @@ class Live(Executor):
 
     def notes(self) -> tuple[str, ...]:
         """What was executed and what was not, and what became of the cache."""
-        m, c = self.measurements, self.counts
+        m = self.measurements
         measured = (
             f"durations were measured on this host ({self.back_end.name} back end): another host, or this one without "
             "its cache of measurements, gives others"
         )
         counted = (
-            f"{c['executed']:,} rows ({self._share():.1%} of FLOPs) are timed by {len(m.measured) + len(m.repeated):,} "
+            f"{self.rows[0]:,} rows ({self._share():.1%} of FLOPs) are timed by {len(m.measured) + len(m.repeated):,} "
             f"executed products ({len(m.measured):,} in this run, in {m.spent_s:.3g} s); "
-            f"{sum(c.values()) - c['executed']:,} rows by the analytic roofline"
+            f"{self.rows[1:].sum():,} rows by the analytic roofline"
         )
         out = [measured, counted]
         if m.disturbed:
@@ -318,8 +324,8 @@ class Live(Executor):
         return (*out, *self.cache.notes, *m.notes)
 
     def _share(self) -> float:
-        total = sum(self.flops.values())
-        return self.flops["executed"] / total if total else 0.0
+        total = float(self.flops.sum())
+        return float(self.flops[0]) / total if total else 0.0
 
     def _faster_devices(self) -> Iterable[str]:
         for dtype, scale in self.scales.items():
@@ -366,6 +372,8 @@ _MODEL: Final = (
     "t = launch + max(s * max(flops / R_d, bytes / B_d), bytes / B_d), s = measured / max(flops / R_h, bytes / B_h): "
     "h the partition, d the device; kappa = R_h / R_d"
 )
+_COUNTED: Final = ("executed", "roofline_device_gemm", "roofline_coordinator", "roofline_other")
+MOST_TALLIES: Final = 512
 _NOT_MODELLED: Final = (
     "what part of a duration waits for memory: a lower clock stretches all of it",
     "strides and transposed operands of rows",
