@@ -11,7 +11,7 @@ import pytest
 from morphling.errors import InputError, RunError
 from morphling.executors.live.backends import BACK_ENDS, offers, open_back_end
 from morphling.executors.live.cuda import TIMED_CALLS, WARM_CALLS, Cuda
-from morphling.executors.live.green_contexts import GreenContexts, placement_fault
+from morphling.executors.live.green_contexts import GreenContexts, _any_sm, placement_fault
 from morphling.executors.live.partition import Partition, Product, Unavailable
 from morphling.types import DType
 from tests.live_back_ends import FakeDriver, FakeTorch
@@ -172,6 +172,16 @@ def test_the_fingerprint_names_device_driver_and_torch():
     }  # fmt: skip
     assert end.facts()["self_test"] == "passed"
     end.close()
+
+
+def test_the_real_bindings_have_what_the_pool_calls():
+    driver = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+    asked = [name for name in dir(FakeDriver) if name.startswith("cu")]
+    assert [name for name in asked if not hasattr(driver, name)] == []
+    assert driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM is not None
+    assert int(driver.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM) == 1
+    assert int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING) == 1
+    assert _any_sm(driver) == 1
 
 
 # ---------------------------------------------------------------------------------------------------- what is not there
