@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from morphling.executors import Profiled
 from morphling.executors.analytic import Analytic
-from morphling.executors.live import Live
-from morphling.executors.live.host import Host
 from morphling.fleet import GemmFit
 from morphling.fleet.gemm import RANGES
 from morphling.planning.costs import Gemm
@@ -97,16 +94,3 @@ class TestDdp(StrategyConformance):
 class TestDdpEven(StrategyConformance):
     strategy = Ddp
     config = {"shares": "even", "detection_s": [0.0, 0.01], "setup_s": 0.0, "planning_s": 0.001}
-
-
-class TestLive(ExecutorConformance):
-    """On one CPU thread of this host; a new executor repeats what the first measured."""
-
-    executor = Live
-    config = {"backend": "host", "stand_in": "float32"}
-
-    @pytest.fixture(autouse=True)
-    def _own_cache(self, monkeypatch, tmp_path):
-        monkeypatch.setenv("MORPHLING_CACHE_DIR", str(tmp_path))
-        monkeypatch.setattr(Host, "stale_faster", 100.0)  # whatever else this machine is doing
-        monkeypatch.setattr(Host, "stale_slower", 100.0)
