@@ -135,22 +135,20 @@ class Live(Executor):
         scale = self._scale(dtype)
         device = tasks.device[rows]
         which = scale.which[device]
-        sides = np.stack([which, tasks.m[rows], tasks.n[rows], tasks.k[rows]])
-        paces = scale.rate[device] if self.config.limiting == "enforced" else np.zeros(len(rows))
-        distinct, back = np.unique(np.vstack([sides.astype(np.float64), paces]), axis=1, return_inverse=True)
+        enforced = self.config.limiting == "enforced"
+        paces = scale.rate[device] if enforced else np.zeros(len(rows))
+        first, back = _distinct(which, tasks.m[rows], tasks.n[rows], tasks.k[rows], paces)
         as_dtype = self._executed_as(dtype)
-        asked = [
-            (Product(int(m), int(n), int(k), as_dtype), scale.speeds[int(w)].partition) for w, m, n, k, _ in distinct.T
-        ]
-        if self.config.limiting == "enforced":
-            return self._enforced(tasks, rows, scale, asked, (distinct[4], back.ravel()))
+        sides = (column[first].tolist() for column in (which, tasks.m[rows], tasks.n[rows], tasks.k[rows]))
+        asked = [(Product(m, n, k, as_dtype), scale.speeds[w].partition) for w, m, n, k in zip(*sides, strict=True)]
+        if enforced:
+            return self._enforced(tasks, rows, scale, asked, (paces[first], back))
         found = self.measurements.times(asked)
         if self.numerics is not None:
             self.numerics.timed(asked)
-        speeds = [scale.speeds[int(w)] for w in distinct[0]]
+        speeds = [scale.speeds[w] for w in which[first].tolist()]
         roof = np.array([_roof(product, speed) for (product, _), speed in zip(asked, speeds, strict=True)])
         seconds = np.array([t.seconds for t in found])
-        back = back.ravel()
         return device_seconds(
             seconds[back],
             roof[back],
@@ -352,6 +350,16 @@ class Live(Executor):
                         "reference_residual": float(scale.residual[mine].max()),
                     },
                 )
+
+
+def _distinct(*columns: AnyArray) -> tuple[IntArray, IntArray]:
+    """Rows that differ in some column: where each occurs first, int64[d], and which of them each row is, int64[n]."""
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        _, place = np.unique(column, return_inverse=True)
+        _, code = np.unique(code * (int(place.max()) + 1) + place, return_inverse=True)
+    _, first = np.unique(code, return_index=True)
+    return first, code
 
 
 def _roof(product: Product, speed: Speed) -> float:

@@ -23,6 +23,7 @@ WARM_UPS: Final = 10
 OVERHEAD_S: Final = 5e-3
 """Of making operands and of blocks too short to be worth less; a guess for the estimate only."""
 TOLD_EVERY_S: Final = 2.0
+SAVED_EVERY_S: Final = 5.0
 
 
 class Measurements:
@@ -65,9 +66,13 @@ class Measurements:
         self.repeated.update(key for key in keys if key not in todo and key not in self.measured)
         if todo:
             self._afford(list(todo.values()))
+            saved = time.monotonic()
             for number, (key, (product, partition, rate)) in enumerate(todo.items()):
                 self._tell(number, len(todo))
                 self._settled(key, product, partition, rate)
+                if time.monotonic() - saved >= SAVED_EVERY_S:  # who interrupts a long run need not begin again
+                    self.cache.save()
+                    saved = time.monotonic()
             self.cache.save()
         found = [self._known(key) for key in keys]
         self.disturbed.update(key for key, timing in zip(keys, found, strict=True) if not timing.calm)
