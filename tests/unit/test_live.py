@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 from morphling.errors import EngineError, InputError, RunError
 from morphling.executors.analytic import Analytic
 from morphling.executors.live import Live, LiveConfig
+from morphling.executors.live.backends import open_back_end
 from morphling.executors.live.scaling import device_seconds
 from morphling.fleet import GemmFit
 from morphling.fleet.gemm import RANGES
@@ -333,3 +337,36 @@ def test_the_host_back_end_runs_a_scenario_and_repeats_it_with_a_warm_cache():
 def test_wrong_sections_are_refused_at_their_field(change, said):
     with pytest.raises(InputError, match=said):
         build(load_scenario(SCENARIO, change))
+
+
+def test_cuda_where_there_is_none_is_refused_at_its_field(monkeypatch):
+    monkeypatch.setattr("morphling.executors.live.cuda.driver_fault", lambda: (None, "no driver here"))
+    open_back_end.__globals__["_opened"].cache_clear()
+    with pytest.raises(InputError, match=r"execution\.backend: no driver here"):
+        build(load_scenario(SCENARIO, {"execution.backend": "cuda"}))
+
+
+def test_the_example_is_checked_without_executing_anything(tmp_path):
+    built = build(load_scenario("examples/live_host"))
+    assert (built.executor.config.numerics, built.executor.back_end.name) == (True, "host")
+    assert not (tmp_path / "kept").exists()
+
+
+def test_many_rows_of_many_shapes_are_told_apart():
+    tasks = rows(np.arange(4000) % 2, m=np.arange(4000) % 7 + 1, n=np.arange(4000) % 5 + 1, k=64)
+    back_end = Formula()
+    devices = fleet(1e10, 1e10)
+    found = live(devices, back_end).durations(tasks, 0)
+    assert found == pytest.approx(Analytic(fleet=devices).durations(tasks, 0), abs=1)
+    assert sum(p.k == 64 for p, _ in back_end.asked) == 35
+
+
+def test_doctor_says_what_there_is_and_why_not_more():
+    done = subprocess.run([sys.executable, "-m", "morphling", "doctor", "--json"], capture_output=True, check=True)
+    told = json.loads(done.stdout)
+    assert told["live"]["host"]["ready"]
+    assert told["live"]["host"]["limiting"] == ["virtual", "enforced"]
+    assert told["live"]["cuda"]["ready"] or told["live"]["cuda"]["why"]
+    assert told["executors"]["live"] == "ready"
+    plain = subprocess.run([sys.executable, "-m", "morphling", "doctor"], capture_output=True, text=True, check=True)
+    assert "host         ready; 1 CPU thread; float32" in plain.stdout
