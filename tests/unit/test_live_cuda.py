@@ -99,6 +99,22 @@ def test_blocks_on_other_sm_refuse_the_back_end_and_give_everything_back():
     assert not driver.streams
 
 
+def test_a_gpu_that_fails_while_it_is_opened_is_no_back_end():
+    driver = FakeDriver()
+    torch = FakeTorch(driver)
+
+    def fails(source, name):
+        raise RuntimeError("CUDA error: out of memory\nand more")
+
+    torch.cuda._compile_kernel = fails
+    with pytest.raises(Unavailable, match=r"opening the GPU's parts failed: CUDA error: out of memory$"):
+        Cuda(driver, torch)
+    assert not driver.contexts
+    del torch.cuda._compile_kernel
+    with pytest.raises(Unavailable, match=r"needs torch 2\.9"):
+        Cuda(driver, torch)
+
+
 def test_precision_is_set_when_it_opens():
     end = opened()
     cuda = end.torch.backends.cuda.matmul

@@ -96,8 +96,10 @@ class Cuda(BackEnd):
         self.warm = False
         try:
             self._do(self._open)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, RuntimeError | RunError):  # torch's and the driver's
+                raise Unavailable(f"opening the GPU's parts failed: {str(error).splitlines()[0]}") from error
             raise
         atexit.register(self.close)
 
@@ -184,7 +186,10 @@ class Cuda(BackEnd):
         """`Unavailable` unless blocks on each part's stream run on exactly as many SM as it has."""
         torch, contexts = self.torch, self.contexts
         assert contexts is not None  # noqa: S101 - open
-        kernel = torch.cuda._compile_kernel(SMID_KERNEL, "smid")  # noqa: SLF001 - no public name
+        compiled = getattr(torch.cuda, "_compile_kernel", None)  # no public name
+        if compiled is None:
+            raise Unavailable(f"the self-test needs torch 2.9 or newer, and torch {torch.__version__} is here")
+        kernel = compiled(SMID_KERNEL, "smid")
         for part in contexts.parts:
             out = torch.full((SMID_BLOCKS,), -1, dtype=torch.int32, device="cuda")
             torch.cuda.synchronize()
