@@ -152,6 +152,20 @@ def test_what_an_earlier_run_measured_is_not_executed_again():
     assert executor.describe()["sub_tasks_repeated"] == 5
 
 
+def test_what_was_measured_before_an_interruption_is_kept():
+    class Interrupted(Formula):
+        def measure(self, product, partition):
+            if product.m == 88:
+                raise KeyboardInterrupt
+            return super().measure(product, partition)
+
+    with pytest.raises(KeyboardInterrupt):
+        live(fleet(1e10), Interrupted()).durations(rows([0, 0], m=[77, 88]), 0)
+    again = Formula()
+    live(fleet(1e10), again).durations(rows([0, 0], m=[77, 88]), 0)
+    assert [p.m for p, _ in again.asked if p.n == p.k == 1024 and p.m < 100] == [88]
+
+
 def test_without_a_cache_nothing_is_kept(tmp_path):
     live(fleet(1e10), cache=False).durations(rows([0]), 0)
     assert not (tmp_path / "kept").exists()

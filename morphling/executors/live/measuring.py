@@ -66,17 +66,22 @@ class Measurements:
         self.repeated.update(key for key in keys if key not in todo and key not in self.measured)
         if todo:
             self._afford(list(todo.values()))
-            saved = time.monotonic()
-            for number, (key, (product, partition, rate)) in enumerate(todo.items()):
-                self._tell(number, len(todo))
-                self._settled(key, product, partition, rate)
-                if time.monotonic() - saved >= SAVED_EVERY_S:  # who interrupts a long run need not begin again
-                    self.cache.save()
-                    saved = time.monotonic()
-            self.cache.save()
+            try:
+                self._measure_all(todo)
+            finally:  # who interrupts a long run need not begin again
+                self.cache.save()
         found = [self._known(key) for key in keys]
         self.disturbed.update(key for key, timing in zip(keys, found, strict=True) if not timing.calm)
         return found
+
+    def _measure_all(self, todo: dict[str, tuple[Product, Partition, float]]) -> None:
+        saved = time.monotonic()
+        for number, (key, (product, partition, rate)) in enumerate(todo.items()):
+            self._tell(number, len(todo))
+            self._settled(key, product, partition, rate)
+            if time.monotonic() - saved >= SAVED_EVERY_S:
+                self.cache.save()
+                saved = time.monotonic()
 
     def spend(self, flops: float, rate: float, what: str) -> None:
         """Refuse ``what`` if it would take longer at ``rate`` (FLOP/s) than what is left of the budget."""
