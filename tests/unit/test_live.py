@@ -166,6 +166,24 @@ def test_what_was_measured_before_an_interruption_is_kept():
     assert [p.m for p, _ in again.asked if p.n == p.k == 1024 and p.m < 100] == [88]
 
 
+def test_measuring_that_takes_longer_than_estimated_stops_and_can_go_on():
+    class Slow(Formula):
+        def measure(self, product, partition):
+            self.measurements.spent_s += 3.0 if product.m < 100 and product.n == 1024 else 0.0
+            return super().measure(product, partition)
+
+    def started(budget):
+        back_end = Slow()
+        executor = live(fleet(1e10), back_end, max_measure_s=budget)
+        back_end.measurements = executor.measurements
+        return executor
+
+    tasks = rows([0, 0, 0], m=[77, 88, 99])
+    with pytest.raises(RunError, match=r"max_measure_s = 5 are spent, and 1 of 3 .*run again to go on"):
+        started(5.0).durations(tasks, 0)
+    started(5.0).durations(tasks, 0)
+
+
 def test_without_a_cache_nothing_is_kept(tmp_path):
     live(fleet(1e10), cache=False).durations(rows([0]), 0)
     assert not (tmp_path / "kept").exists()

@@ -78,6 +78,12 @@ class Measurements:
         saved = time.monotonic()
         for number, (key, (product, partition, rate)) in enumerate(todo.items()):
             self._tell(number, len(todo))
+            if self.spent_s > self.most_s:
+                kept = "what was measured is kept, so run again to go on; or " if self.cache.path is not None else ""
+                raise RunError(
+                    f"max_measure_s = {self.most_s:g} are spent, and {len(todo) - number:,} of {len(todo):,} distinct "
+                    f"sub-tasks are not measured yet (they take longer than their FLOPs say): {kept}{_WAYS_OUT}"
+                )
             self._settled(key, product, partition, rate)
             if time.monotonic() - saved >= SAVED_EVERY_S:
                 self.cache.save()
