@@ -234,6 +234,7 @@ class Engine:
         if isinstance(decision.notify, Quorum) and not 1 <= decision.notify.k <= len(tasks):
             raise EngineError(f"dispatch {decision.label!r}: a quorum of {decision.notify.k} of {len(tasks)} rows")
         sent = Sent(self.serial, decision.tag, tasks, self.now_ns / 1e9, decision.label)
+        self.executor.sent(self.serial, decision, self.strategy)
         durations, clocked = self.duration(tasks)
         running = Running(self.serial, sent, decision.notify, self.now_ns, durations, clocked=clocked)
         if self.heat is not None:

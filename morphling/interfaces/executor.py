@@ -5,8 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+from morphling.interfaces.recording import Recording
+from morphling.interfaces.strategy import Dispatch, Strategy
 from morphling.interfaces.tasks import TaskTable
 from morphling.types import DType, IntArray
+from morphling.workload import Workload
 
 __all__ = ["Executor"]
 
@@ -41,6 +44,12 @@ class Executor(ABC):
 
     def check(self, dtype: DType) -> None:  # noqa: B027 - most executors time any dtype
         """Whether GEMM rows of the workload's dtype can be timed; ``InputError`` as ``field: reason`` if not."""
+
+    def sent(self, serial: int, dispatch: Dispatch, strategy: Strategy) -> None:  # noqa: B027 - most need not know
+        """A dispatch was decided, and will have this serial in the recording; its rows are timed next."""
+
+    def finish(self, recording: Recording, workload: Workload) -> None:  # noqa: B027 - most have nothing to check
+        """The run is over; ``RunError`` if what was executed for it turns out wrong."""
 
     def notes(self) -> tuple[str, ...]:
         """What a reader of the numbers should know, once the rows have been timed; one line each."""

@@ -35,8 +35,8 @@ from morphling.types import IntArray, Kind
 __all__ = ["CUDA_HINT", "calibrate", "measuring_script", "scenario_shapes"]
 
 CUDA_HINT = (
-    "--host cuda measures in a partition of a CUDA device that is as slow as the one to be mimicked; this version has "
-    "no CUDA back end. To measure a Jetson or another GPU itself, run there what 'morphling profiles measuring-script' "
+    "--host cuda would measure in a partition of a CUDA device, which is no device of its own; 'mode: live' executes "
+    "sub-tasks there. To measure a Jetson or another GPU itself, run there what 'morphling profiles measuring-script' "
     "prints, with --device cuda, and read its output with 'morphling profiles import-samples'"
 )
 MOST_SCENARIO_SHAPES = 200

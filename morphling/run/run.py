@@ -119,11 +119,13 @@ def replay(built: Built, progress: Callable[[float, int], None] | None = None) -
         progress=progress,
     )
     try:
-        return engine.run()
+        recording = engine.run()
     except SystemExit as stop:  # with code 0 it would look like a run that is done
         raise RunError(
             f"{type(built.strategy).__name__} asked to exit ({stop.code}); the run is not complete"
         ) from stop
+    built.executor.finish(recording, built.workload)
+    return recording
 
 
 def _network_notes(built: Built) -> list[str]:
