@@ -1,0 +1,42 @@
+"""Strategies that are pipelines pass the suite that ships for everybody's."""
+
+from __future__ import annotations
+
+from morphling.strategies.gpipe import Gpipe
+from morphling.strategies.interleaved import Interleaved
+from morphling.strategies.one_f_one_b import OneFOneB
+from morphling.testing import StrategyConformance, tiny_workload
+
+QUICK = {"detection_s": [0.0, 0.01], "setup_s": 0.0, "planning_s": 0.001}
+
+
+class Several(StrategyConformance):
+    """Four layers and eight sequences, so that there are stages and micro-batches."""
+
+    margin = 0.2
+
+    def workload(self, layers=4):
+        return tiny_workload(layers, batch_size=8)
+
+
+class TestGpipe(Several):
+    strategy = Gpipe
+
+
+class TestGpipeCopies(Several):
+    strategy = Gpipe
+    config = {"stages": 2, "recompute": "none", **QUICK}
+
+
+class TestOneFOneB(Several):
+    strategy = OneFOneB
+
+
+class TestOneFOneBBalanced(Several):
+    strategy = OneFOneB
+    config = {"warm_up": "early", "partition": "balanced", **QUICK}
+
+
+class TestInterleaved(Several):
+    strategy = Interleaved
+    config = {"stages": "fewest", **QUICK}
