@@ -14,6 +14,7 @@ import numpy as np
 from morphling.errors import Infeasible
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
+from morphling.planning.costs import Rates
 from morphling.planning.lines import Line, iteration_rows, iteration_s
 from morphling.planning.partition import even_partition, min_max_partition
 from morphling.planning.placement import Placement, PlannedConfig
@@ -28,12 +29,14 @@ from morphling.workload.counts import Optimizer
 
 __all__ = [
     "MOST_ROWS",
+    "PIPELINE_ASSUMPTIONS",
     "PipelineConfig",
     "PipelineStrategy",
     "RecomputeChoice",
     "chosen_recompute",
     "line_placement",
     "micro_batch_of",
+    "view_rates",
     "with_rate",
 ]
 
@@ -104,6 +107,19 @@ def with_rate(view: View, here: IntArray) -> IntArray:
     if not len(able):
         raise Infeasible(f"no device has a {dtype.label} rate")
     return able
+
+
+def view_rates(view: View, here: IntArray, *, spare: int = 0) -> Rates:
+    """Of the devices ``here`` as they are known now; ``spare`` bytes of each device's memory are not for the plan."""
+    fleet = view.fleet
+    return Rates.of(
+        fleet.compute_flops(view.workload.dtype)[here],
+        view.downlink_bps[here] / 8.0,
+        view.uplink_bps[here] / 8.0,
+        latency_s=fleet.links.latency_ns[here] / 1e9,
+        launch_s=fleet.launch_s[here],
+        memory_bytes=np.maximum(fleet.memory_bytes[here] - spare, 0).astype(np.float64),
+    )
 
 
 class PipelineStrategy(PlannedStrategy):

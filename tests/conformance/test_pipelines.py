@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from morphling.strategies.asteroid import Asteroid
 from morphling.strategies.gpipe import Gpipe
 from morphling.strategies.interleaved import Interleaved
 from morphling.strategies.one_f_one_b import OneFOneB
@@ -40,3 +41,24 @@ class TestOneFOneBBalanced(Several):
 class TestInterleaved(Several):
     strategy = Interleaved
     config = {"stages": "fewest", **QUICK}
+
+
+class TestAsteroid(Several):
+    strategy = Asteroid
+    config = {"micro_batch": 2}
+
+
+class TestAsteroidHeavy(Several):
+    strategy = Asteroid
+    config = {"micro_batch": 2, "replay": "heavy", "copied": "states", **QUICK}
+
+
+class TestAsteroidLight(Several):
+    strategy = Asteroid
+    config = {"micro_batch": 1, "most_stages": 3, **QUICK}
+
+
+class TestAsteroidPaper(Several):
+    strategy = Asteroid
+    config = {"model": "paper"}
+    recovers = False
