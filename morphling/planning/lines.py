@@ -55,10 +55,11 @@ def iteration_rows(lines: Sequence[Line], stages: Stages, reduction: Reduction =
     """All passes; then the gradients of each stage are summed over its devices, and the optimizer runs.
 
     A table that the first and the last stage share is summed over both of them (as in Megatron-LM), behind their own.
-    A device sums its gradients when its own backward passes are done, whatever the others do.
+    A device sums its gradients when its own backward passes are done, whatever the others do.  An asynchronous schedule
+    runs the optimizer beside every backward pass, and sums nothing: it has one device a stage.
     """
     w = stages.workload
-    forward, backward = stages.forward(), stages.backward()
+    forward, backward = stages.forward(), _backward(lines, stages)
     parts = []
     for line in lines:
         made = rows(
@@ -73,6 +74,8 @@ def iteration_rows(lines: Sequence[Line], stages: Stages, reduction: Reduction =
         )
         parts.append(made.tasks)
     table = TaskTable.concat(parts)
+    if not lines[0].schedule.flush:
+        return table
     of_stage, width = members(lines), item_bytes(w.dtype)
     sums = [(of, int(n) * width) for of, n in zip(of_stage, stages.own_parameters(), strict=True)]
     if stages.shared_parameters():
@@ -88,6 +91,16 @@ def iteration_rows(lines: Sequence[Line], stages: Stages, reduction: Reduction =
         w.dtype,
     )
     return join([(table, None), (last, {device: np.array(of) for device, of in waits.items()})])
+
+
+def _backward(lines: Sequence[Line], stages: Stages) -> tuple[FloatArray, FloatArray]:
+    """`Stages.backward`; of an asynchronous schedule with the optimizer's traffic, of which the FLOPs are nothing."""
+    flops, traffic = stages.backward()
+    if not lines[0].schedule.flush:
+        if max(len(of) for of in members(lines)) > 1 or stages.chunks > 1:
+            raise ValueError(f"{lines[0].schedule.name}: a stage has one device and one chunk where nothing is flushed")
+        traffic += np.array([[x.memory_bytes] for x in stages.optimizer_work()])
+    return flops, traffic
 
 
 def _summed(table: TaskTable, of: IntArray, size: int, reduction: Reduction, waits: dict[int, list[int]]) -> TaskTable:
@@ -116,8 +129,11 @@ def iteration_s(lines: Sequence[Line], stages: Stages, view: View, reduction: Re
     first stage.  A closed form of the links as they are estimated: nothing is shared but a device's own link.
     """
     done = np.zeros(stages.count)
+    work = stages.forward(), _backward(lines, stages)
     for line in lines:
-        done = np.maximum(done, _line_s(line, stages, view))
+        done = np.maximum(done, _line_s(line, stages, view, work))
+    if not lines[0].schedule.flush:
+        return float(done.max())
     width = item_bytes(stages.workload.dtype)
     of_stage = members(lines)
     ends = done.copy()
@@ -142,9 +158,11 @@ def _sum_s(view: View, of: IntArray, size: int, reduction: Reduction) -> float:
     return sharded_server_s(links, size) if reduction == "sharded" else ring_all_reduce_s(links, size)
 
 
-def _line_s(line: Line, stages: Stages, view: View) -> FloatArray:
-    """When each stage of a pipeline is done, float64[P]."""
-    there, back = (_passes_s(line, x, view, stages.micro_batch) for x in (stages.forward(), stages.backward()))
+def _line_s(
+    line: Line, stages: Stages, view: View, work: tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
+) -> FloatArray:
+    """When each stage of a pipeline is done with ``work`` forward and backward, float64[P]."""
+    there, back = (_passes_s(line, x, view, stages.micro_batch) for x in work)
     P, bits = len(line.groups), 8.0 * stages.boundary
     up, down, late = np.zeros(P), np.zeros(P), np.zeros(P)
     for p, (of, samples) in enumerate(zip(line.groups, line.samples, strict=True)):

@@ -12,27 +12,24 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from morphling.errors import Infeasible
-from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.planning import group_costs
 from morphling.planning.asteroid import LayerProfile, allocate, plan_asteroid
+from morphling.planning.copies import Copied, CopiedPipeline, layers_of
 from morphling.planning.group_costs import GroupCost
-from morphling.planning.lines import Line, iteration_rows, iteration_s
-from morphling.planning.moves import copied, gathered, restored, saved, shifted
+from morphling.planning.lines import Line
+from morphling.planning.moves import gathered, restored, saved
 from morphling.planning.partition import min_max_partition
 from morphling.planning.pipelines import (
-    PIPELINE_ASSUMPTIONS,
     RecomputeChoice,
-    chosen_recompute,
     line_placement,
     micro_batch_of,
     view_rates,
     with_rate,
 )
 from morphling.planning.placement import Placement, PlannedConfig, Recovery
-from morphling.planning.planned import PlannedStrategy
 from morphling.planning.schedules import early_warm_up, one_f_one_b
-from morphling.planning.stages import LayerSizes, Stages, layer_seconds, layer_sizes
+from morphling.planning.stages import Stages, layer_seconds
 from morphling.types import IntArray, item_bytes
 from morphling.workload.counts import STATE_BYTES, Optimizer
 
@@ -68,7 +65,7 @@ class AsteroidConfig(PlannedConfig):
     micro_batch: int | Literal["auto"] = "auto"
     most_stages: int = MOST_STAGES
     replay: Literal["light", "heavy"] = "light"
-    copied: Literal["weights", "states"] = "weights"
+    copied: Copied = "weights"
     replicate_every: int = 25
     recompute: RecomputeChoice = "workload"
     optimizer: Optimizer = "adam-mixed"
@@ -84,17 +81,12 @@ class AsteroidConfig(PlannedConfig):
                 raise ValueError(f"{name}: at least {least}, not {value}")
 
 
-class Asteroid(PlannedStrategy):
+class Asteroid(CopiedPipeline):
     """Hybrid pipeline: groups of devices share a stage, planned for memory, links and speed, with light recovery."""
 
     Config: ClassVar[type] = AsteroidConfig
     name: ClassVar[str] = "asteroid"
     config: AsteroidConfig
-
-    def __init__(self, config: AsteroidConfig | None = None) -> None:
-        super().__init__(config)
-        self.copies: dict[int, range] = {}
-        self.copying: dict[int, range] = {}
 
     # ------------------------------------------------------------------------------------------------------------ plan
 
@@ -110,25 +102,19 @@ class Asteroid(PlannedStrategy):
 
     def _stages(self, view: View, bounds: IntArray) -> Stages:
         w = view.workload
-        return Stages(w, bounds, self._micro_batch(w.batch_size), self._recompute(view), self.config.optimizer)
-
-    def _recompute(self, view: View) -> Literal["none", "selective", "full"]:
-        return chosen_recompute(self.config.recompute, view.workload)
+        return Stages(w, bounds, self._micro_batch(w.batch_size), self.recompute(view), self.config.optimizer)
 
     def _micro_batch(self, batch: int) -> int:
         if self.config.micro_batch == "auto":
             return next(b for b in (4, 3, 2, 1) if batch % b == 0)
         return micro_batch_of(self.config.micro_batch, batch, 1)
 
-    def _sizes(self, view: View) -> LayerSizes:
-        return layer_sizes(view.workload, 1, self._recompute(view), self.config.optimizer)
-
     def _full(self, view: View, able: IntArray) -> Placement:
         """Algorithm 2 on all of ``able``; devices that get no samples are left out."""
-        w, b, recompute = view.workload, self._micro_batch(view.workload.batch_size), self._recompute(view)
+        w, b, recompute = view.workload, self._micro_batch(view.workload.batch_size), self.recompute(view)
         times = [layer_seconds(view, able, y, recompute) for y in range(1, b + 1)]
         forward, backward = (np.stack([np.zeros_like(x[0]), *x], axis=2) for x in zip(*times, strict=True))
-        sizes = self._sizes(view)
+        sizes = self.sizes(view)
         boundary = np.full(w.model.layers, float(self._stages(view, np.array([0, w.model.layers])).boundary // b))
         profile = LayerProfile(
             np.maximum.accumulate(forward, axis=2),
@@ -161,8 +147,8 @@ class Asteroid(PlannedStrategy):
         groups = [of for of in groups if len(of)]
         if not groups:
             raise Infeasible("no device of the pipeline is left")
-        w, b, recompute = view.workload, self._micro_batch(view.workload.batch_size), self._recompute(view)
-        P, sizes = len(groups), self._sizes(view)
+        w, b, recompute = view.workload, self._micro_batch(view.workload.batch_size), self.recompute(view)
+        P, sizes = len(groups), self.sizes(view)
         held = early_warm_up(P)
         speed = np.zeros((P, w.model.layers))
         room = np.zeros(P, np.int64)
@@ -198,19 +184,7 @@ class Asteroid(PlannedStrategy):
         line = Line(schedule, tuple(groups), tuple(samples))
         return line_placement([line], stages, {"samples": [y.tolist() for y in samples], **facts})
 
-    # ------------------------------------------------------------------------------------------------------ iterations
-
-    def tasks(self, placement: Placement, view: View) -> TaskTable:  # noqa: ARG002 - the plan says all
-        """The round, each group's all-reduce behind it, the optimizer."""
-        if self.placement is placement and not self.interruptions:
-            self.copies = dict(self._replicas(placement).values())  # the initial ones
-        lines, stages = placement.own
-        return iteration_rows(lines, stages)
-
-    def estimate(self, placement: Placement, view: View) -> float | None:
-        """`iteration_s`; the planner's own step model is among the facts of the plan (``planned_round_s``)."""
-        lines, stages = placement.own
-        return iteration_s(lines, stages, view)
+    # ------------------------------------------------------------------------------------------------------- the others
 
     def paper(self, view: View, here: IntArray) -> GroupCost:
         """`group_costs.asteroid`."""
@@ -219,75 +193,22 @@ class Asteroid(PlannedStrategy):
             w.model, w.batch_size, w.sequence_length, view_rates(view, here), quirks=self.config.quirks
         )
 
-    # -------------------------------------------------------------------------------------------------------- recovery
-
-    def _layer_bytes(self, view: View) -> list[int]:
-        sizes = self._sizes(view)
-        found: list[int] = (sizes.weights if self.config.copied == "weights" else sizes.states).tolist()
-        return found
-
-    def _replicas(self, placement: Placement) -> dict[int, tuple[int, range]]:
-        """Stages of one device: device → who keeps its copy, and of which layers."""
-        (line,), stages = placement.own
-        P = len(line.groups)
-        spans = [range(a, b) for a, b in zip(stages.bounds.tolist(), stages.bounds[1:].tolist(), strict=False)]
-        return {
-            int(of[0]): (int(line.groups[(p + 1) % P][0]), spans[p])
-            for p, of in enumerate(line.groups)
-            if len(of) == 1 and P > 1
-        }
-
-    def upkeep(self, placement: Placement, finished: int, view: View) -> TaskTable | None:
-        """Copies to the next stage, and checkpoints, when they are due."""
-        every, size, parts = self.config.replicate_every, self._layer_bytes(view), []
-        self.copying = {}
-        if every and finished % every == 0:
-            sends = [(d, to, sum(size[i] for i in of), of) for d, (to, of) in self._replicas(placement).items()]
-            self.copying = {to: of for _, to, _, of in sends}
-            if sends:
-                parts.append(copied(*([x[i] for x in sends] for i in range(3))))
-        checkpoint = super().upkeep(placement, finished, view)
-        if checkpoint is not None:
-            parts.append(checkpoint)
-        return TaskTable.concat(parts) if parts else None
-
-    def kept(self, finished: int) -> None:
-        """Copies are only good once they have arrived."""
-        self.copies |= self.copying
-        self.copying = {}
-        every = self.config.checkpoint_every
-        if every and finished % every == 0:
-            super().kept(finished)
+    def due(self, placement: Placement, finished: int) -> tuple[int, int]:  # noqa: ARG002 - the same for all
+        """Every so many rounds."""
+        near, central = self.config.replicate_every, self.config.checkpoint_every
+        return int(bool(near) and finished % near == 0), int(bool(central) and finished % central == 0)
 
     def recover(self, view: View, old: Placement, new: Placement, gone: IntArray) -> Recovery:
-        """Layers come from who has them, from a copy on the next stage, or from the last checkpoint."""
-        size, lost = self._layer_bytes(view), set(gone.tolist())
-        held = {d: of for d, of in _layers_of(old).items() if d not in lost}
-        self.copies = copies = {d: of for d, of in self.copies.items() if d not in lost}
-        needed = _layers_of(new)
-        if len({i for of in (*held.values(), *copies.values()) for i in of}) < len(size):
-            return Recovery(restored(new.devices, new.restored_bytes), from_checkpoint=True)
-        if self.config.replay == "heavy":
-            senders, given = _once(held, copies, size)
-            wanted = [sum(size[i] for i in needed[d]) for d in new.devices.tolist()]
-            moves = gathered(saved(senders, given), restored(new.devices, wanted), view.fleet.size)
-            return Recovery(moves, from_checkpoint=False)
-        return Recovery(shifted(held, needed, size, copies=copies), from_checkpoint=False)
-
-    def assumptions(self) -> list[str]:
-        """What is taken for granted."""
-        kept = self.config.copied
-        return [
-            *PIPELINE_ASSUMPTIONS,
-            f"replicas and moves consist of {kept}; replicas are on storage, and take no memory",
-            "layers that come from a replica are as old as the replica, as published: only the round under way is lost",
-        ]
-
-
-def _layers_of(placement: Placement) -> dict[int, range]:
-    (line,), stages = placement.own
-    spans = zip(line.groups, stages.bounds.tolist(), stages.bounds[1:].tolist(), strict=False)
-    return {int(d): range(a, b) for of, a, b in spans for d in of}
+        """Light: only layers that change hands move; heavy: all are gathered and scattered, each sent once."""
+        found = super().recover(view, old, new, gone)
+        if self.config.replay == "light" or found.from_checkpoint:
+            return found
+        size, needed = self.layer_bytes(view), layers_of(new)
+        senders, given = _once(*self.sources(old, gone), size)
+        wanted = [sum(size[i] for i in needed[d]) for d in new.devices.tolist()]
+        return Recovery(
+            gathered(saved(senders, given), restored(new.devices, wanted), view.fleet.size), from_checkpoint=False
+        )
 
 
 def _once(held: dict[int, range], copies: dict[int, range], size: list[int]) -> tuple[list[int], list[int]]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from morphling.strategies.asteroid import Asteroid
+from morphling.strategies.confidant import Confidant
 from morphling.strategies.gpipe import Gpipe
 from morphling.strategies.interleaved import Interleaved
 from morphling.strategies.one_f_one_b import OneFOneB
 from morphling.testing import StrategyConformance, tiny_workload
+from morphling.testing.accounts import layer_gemm_flops
+from morphling.workload import training_step
 
 QUICK = {"detection_s": [0.0, 0.01], "setup_s": 0.0, "planning_s": 0.001}
 
@@ -18,6 +21,14 @@ class Several(StrategyConformance):
 
     def workload(self, layers=4):
         return tiny_workload(layers, batch_size=8)
+
+
+def recomputed(workload):
+    """FLOPs of a layer's forward pass."""
+    more = training_step(
+        workload.model, workload.batch_size, workload.sequence_length, workload.dtype, recompute="full"
+    )
+    return layer_gemm_flops(more) - layer_gemm_flops(workload)
 
 
 class TestGpipe(Several):
@@ -61,4 +72,23 @@ class TestAsteroidLight(Several):
 class TestAsteroidPaper(Several):
     strategy = Asteroid
     config = {"model": "paper"}
+    recovers = False
+
+
+class TestConfidant(Several):
+    strategy = Confidant
+
+
+class TestConfidantStates(Several):
+    strategy = Confidant
+    config = {"micro_batch": 2, "copied": "states", "recompute": "full", "central_every": 0, **QUICK}
+
+    def layer_flops(self, workload):
+        """With one forward pass more."""
+        return super().layer_flops(workload) + recomputed(workload)
+
+
+class TestConfidantPaper(Several):
+    strategy = Confidant
+    config = {"model": "paper", "quirks": False}
     recovers = False
