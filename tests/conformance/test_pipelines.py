@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from morphling.strategies.asteroid import Asteroid
 from morphling.strategies.confidant import Confidant
+from morphling.strategies.dtfm import Dtfm
 from morphling.strategies.gpipe import Gpipe
 from morphling.strategies.interleaved import Interleaved
 from morphling.strategies.one_f_one_b import OneFOneB
@@ -91,4 +92,24 @@ class TestConfidantStates(Several):
 class TestConfidantPaper(Several):
     strategy = Confidant
     config = {"model": "paper", "quirks": False}
+    recovers = False
+
+
+class TestDtfm(Several):
+    strategy = Dtfm
+    config = {"offspring": 20}
+
+    def layer_flops(self, workload):
+        """Every layer is computed again."""
+        return super().layer_flops(workload) + recomputed(workload)
+
+
+class TestDtfmRing(Several):
+    strategy = Dtfm
+    config = {"stages": 2, "reduction": "ring", "recompute": "none", "offspring": 20, **QUICK}
+
+
+class TestDtfmPaper(Several):
+    strategy = Dtfm
+    config = {"model": "paper"}
     recovers = False
