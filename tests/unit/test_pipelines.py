@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from morphling.errors import Infeasible
+from morphling.fleet import Availability
 from morphling.fleet.published import fleet_from_arrays
 from morphling.planning.pipeline_times import simulate
 from morphling.planning.schedules import early_warm_up, gpipe, in_flight, interleaved, one_f_one_b
@@ -15,7 +16,7 @@ from morphling.strategies.gpipe import Gpipe, GpipeConfig
 from morphling.strategies.interleaved import Interleaved, InterleavedConfig
 from morphling.strategies.one_f_one_b import OneFOneB, OneFOneBConfig
 from morphling.testing import replay, tiny_workload
-from morphling.types import DType, Kind
+from morphling.types import FAR_NS, DType, Kind
 from morphling.units import format_bytes
 from morphling.workload import activation_bytes, parameters, training_step
 from morphling.workload.models import layer_parameters
@@ -265,3 +266,33 @@ def test_interleaved_takes_a_number_of_stages_that_divides():
     s = Interleaved()
     replay(s, fleet(4, up=8e9), workload(8, 6))
     assert (s.report()["plan"]["stages"], s.report()["plan"]["micro_batches"]) == (3, [6])
+
+
+# --------------------------------------------------------------------------------------------------------------- churn
+
+
+def test_a_departure_restarts_all_from_the_checkpoint():
+    # Two copies of two stages; device 1 leaves in the second iteration.  Three devices make one pipeline of two stages
+    # (both micro-batches), which fetches its states at 8 bytes a microsecond; then both iterations are done again.
+    w = workload(2, 2)
+    quiet = replay(Gpipe(GpipeConfig(stages=2)), fleet(4), w).recording.end_ns
+    sessions = [[(0, round(1.5 * quiet) if d == 1 else FAR_NS)] for d in range(4)]
+    s = Gpipe(GpipeConfig(stages=2, detection_s=2.0, planning_s=1.0, setup_s=3.0))
+    run = replay(s, replace(fleet(4), availability=Availability.of(sessions)), w, iterations=2)
+    (entry,) = s.report()["recoveries"]
+    assert s.report()["plan"]["groups"] == [[0], [2]]
+    steps = [entry[f"{x}_ns"] for x in ("lost", "detected", "planned", "moved", "ready")]
+    states = [m.states for m in s.placement.memory]
+    assert np.diff(steps).tolist() == [2 * 10**9, 10**9, max(states) * 125, 3 * 10**9]
+    assert entry["moved_bytes"] == sum(states)
+    assert entry["iterations_redone"] == 1
+    assert [d.label for d in run.dispatches][-2:] == ["recovery/replay iteration 1", "recovery/replay iteration 2"]
+
+
+def test_each_stage_is_saved_once():
+    # After iteration 1 of 2: of two copies of two stages the first one's, 16 bytes a parameter.
+    s = Gpipe(GpipeConfig(stages=2, checkpoint_every=1))
+    run = replay(s, fleet(4), workload(2, 2), iterations=2)
+    (saved,) = [d.tasks for d in run.dispatches if d.label.startswith("upkeep")]
+    assert saved.device.tolist() == [0, 1]
+    assert saved.bytes_out.sum() == 16 * parameters(workload(2, 2).model)
