@@ -23,7 +23,7 @@ from morphling.planning.schedules import Schedule, in_flight
 from morphling.planning.stages import Stages, stage_seconds
 from morphling.types import FloatArray, IntArray, item_bytes
 
-__all__ = ["Line", "Reduction", "iteration_rows", "iteration_s", "members"]
+__all__ = ["Line", "Reduction", "iteration_rows", "iteration_s", "members", "summed", "summing_s"]
 
 Reduction: TypeAlias = Literal["ring", "sharded"]
 """How gradients are summed: around a ring, or by a server for each share on each member."""
@@ -74,9 +74,13 @@ def iteration_rows(lines: Sequence[Line], stages: Stages, reduction: Reduction =
         )
         parts.append(made.tasks)
     table = TaskTable.concat(parts)
-    if not lines[0].schedule.flush:
-        return table
-    of_stage, width = members(lines), item_bytes(w.dtype)
+    return summed(table, members(lines), stages, reduction) if lines[0].schedule.flush else table
+
+
+def summed(table: TaskTable, of_stage: Sequence[IntArray], stages: Stages, reduction: Reduction = "ring") -> TaskTable:
+    """``table``, and behind it the sums of the gradients of each stage over its devices, and the optimizer on each."""
+    w = stages.workload
+    width = item_bytes(w.dtype)
     sums = [(of, int(n) * width) for of, n in zip(of_stage, stages.own_parameters(), strict=True)]
     if stages.shared_parameters():
         sums.append((np.concatenate([of_stage[0], of_stage[-1]]), stages.shared_parameters() * width))
@@ -134,8 +138,14 @@ def iteration_s(lines: Sequence[Line], stages: Stages, view: View, reduction: Re
         done = np.maximum(done, _line_s(line, stages, view, work))
     if not lines[0].schedule.flush:
         return float(done.max())
+    return summing_s(done, members(lines), stages, view, reduction)
+
+
+def summing_s(
+    done: FloatArray, of_stage: Sequence[IntArray], stages: Stages, view: View, reduction: Reduction = "ring"
+) -> float:
+    """When the last device has summed and updated, if the stages' backward passes end at ``done``, float64[P]."""
     width = item_bytes(stages.workload.dtype)
-    of_stage = members(lines)
     ends = done.copy()
     for p, (of, n) in enumerate(zip(of_stage, stages.own_parameters().tolist(), strict=True)):
         ends[p] += _sum_s(view, of, n * width, reduction)

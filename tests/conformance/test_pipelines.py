@@ -8,7 +8,8 @@ from morphling.strategies.dtfm import Dtfm
 from morphling.strategies.gpipe import Gpipe
 from morphling.strategies.interleaved import Interleaved
 from morphling.strategies.one_f_one_b import OneFOneB
-from morphling.testing import StrategyConformance, tiny_workload
+from morphling.strategies.swarm import Swarm
+from morphling.testing import StrategyConformance, tiny_fleet, tiny_workload
 from morphling.testing.accounts import layer_gemm_flops
 from morphling.workload import training_step
 
@@ -113,3 +114,19 @@ class TestDtfmPaper(Several):
     strategy = Dtfm
     config = {"model": "paper"}
     recovers = False
+
+
+class TestSwarm(Several):
+    strategy = Swarm
+    margin = 0.5
+
+    def fleet(self):
+        return tiny_fleet(6)
+
+    def layer_flops(self, workload):
+        """Every layer is computed again."""
+        return super().layer_flops(workload) + recomputed(workload)
+
+
+class TestSwarmStages(TestSwarm):
+    config = {"stages": 2, "compression": "none", "detection_s": [0.0, 0.01], "in_flight": 4}
