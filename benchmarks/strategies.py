@@ -26,6 +26,7 @@ STRATEGIES = [
     ("interleaved:Interleaved", {}),
     ("one_f_one_b:OneFOneB", {}),
     ("one_f_one_b:OneFOneB", {"warm_up": "early"}),
+    ("swarm:Swarm", {"stages": 20}),
 ]
 """(module and class in `morphling.strategies`, config)."""
 
