@@ -389,12 +389,14 @@ class Swarm(Strategy):
         out: dict[str, Any] = {"strategy": self.name, "assumptions": list(ASSUMPTIONS)}
         if self.stages is None or self.memory is None:
             return out
-        recoveries = []
+        # Passes are dispatches of their own: those that were lost and noticed together are one recovery.
+        merged: dict[tuple[int | None, ...], dict[str, Any]] = {}
         for loss in self.losses.all:
-            record: dict[str, Any] = loss.record()
+            key = (loss.lost_ns, loss.detected_ns, loss.planned_ns)
+            record = merged.setdefault(key, {**loss.record(), "rows": 0})
+            record["rows"] += loss.rows
             if loss.detected_ns in self.further:
                 record["further_ns"] = self.further[loss.detected_ns]
-            recoveries.append(record)
         m = self.memory
         return out | {
             "estimate_s": self.estimated_s,
@@ -408,7 +410,7 @@ class Swarm(Strategy):
                 "peers": [sorted(pool.priority) for pool in self.pools],
                 "passes_of_peers": {str(d): n for d, n in sorted(self.routed.items())},
             },
-            "recoveries": recoveries,
+            "recoveries": list(merged.values()),
         }
 
 
