@@ -103,6 +103,8 @@ class Swarm(Strategy):
         self.ended = False
         self.estimated_s: float | None = None
         self.further: dict[int, list[int]] = {}
+        self.asked_again: dict[int, int] = {}
+        self.repeated: list[dict[str, Any]] = []
         self.routed: dict[int, int] = {}
 
     @property
@@ -117,13 +119,15 @@ class Swarm(Strategy):
         self.losses = Losses(view.online)
         self._planned(view, with_rate(view, np.arange(view.fleet.size)))
         here = [d for d in self.able.tolist() if view.online[d]]
-        if len(here) < len(self.pools):
-            self.waiting_for = self._too_few(len(here))
-            return []
-        return self._begin(view, here)
+        return self._begin(view, here) if len(here) >= len(self.pools) else []
 
-    def _too_few(self, here: int) -> str:
-        return f"{len(self.pools)} stages need a peer each, and {here} that can hold a stage are here"
+    @property
+    def waiting_for(self) -> str:  # type: ignore[override] # read as an attribute
+        """Peers for stages that have none."""
+        if not self.window:
+            return f"{len(self.pools)} stages need a peer each; fewer that can hold one are here"
+        empty = [s for s, pool in enumerate(self.pools) if not len(pool) and s not in self.fetching.values()]
+        return f"stage {empty[0]} has lost all its peers, and no other stage has one to spare" if empty else ""
 
     def _planned(self, view: View, able: IntArray) -> None:
         """How many stages, and who can hold any of them."""
@@ -155,7 +159,6 @@ class Swarm(Strategy):
 
     def _begin(self, view: View, here: list[int]) -> list[Decision]:
         """Peers join the pool with the least speed, the fastest first; of equals, in random order."""
-        self.waiting_for = ""
         rate = view.fleet.compute_flops(view.workload.dtype)
         mixed = view.random("wiring").permutation(here)
         speed = [0.0] * len(self.pools)
@@ -276,8 +279,10 @@ class Swarm(Strategy):
         """What has to be sent again is noted; the states of a newcomer are asked for again."""
         what = dispatch.tag[0]
         if what == "states":
-            self.fetching.pop(dispatch.tag[2], None)
-            return WakeAt(view.now_s + delay_range(self.config.detection_s)[1], ("again", dispatch.tag[2]))
+            device = dispatch.tag[2]
+            self.fetching.pop(device, None)
+            self.asked_again[device] = view.now_ns
+            return WakeAt(view.now_s + delay_range(self.config.detection_s)[1], ("again", device))
         if what not in ("pass", "reduce"):
             return ()
         self.spoiled |= what == "reduce"
@@ -289,8 +294,13 @@ class Swarm(Strategy):
         """Requests to peers that left fail: they are banned, and what they had is sent to others."""
         what, number = tag
         if what == "again":
-            idle = number in self.fetching or any(number in pool.priority for pool in self.pools)
-            return () if idle or not self.losses.present[number] else self._join(number, view)
+            served = number in self.fetching or any(number in pool.priority for pool in self.pools)
+            if served or not self.losses.present[number]:
+                return ()
+            out = self._join(number, view, "recovery/")
+            times = dict.fromkeys(("detected_ns", "planning_ns", "planned_ns"), view.now_ns)
+            self.repeated.append({"lost_ns": self.asked_again.pop(number), **times, "rows": 1})
+            return out
         for device in self.losses.noticed(number, view.now_ns).tolist():
             self._ban(device)
         return self._resend(view)
@@ -329,17 +339,15 @@ class Swarm(Strategy):
             self._ban(device)  # what it held before is gone
         if not self.window:
             here = [d for d in self.able.tolist() if self.losses.present[d]]
-            self.waiting_for = self._too_few(len(here))
             return self._begin(view, here) if len(here) >= len(self.pools) else []
         for device in devices.tolist():
             out += self._join(device, view)
         return out
 
-    def _join(self, device: int, view: View) -> list[Decision]:
+    def _join(self, device: int, view: View, prefix: str = "") -> list[Decision]:
         """A device takes up a stage: one without peers, or that with the least speed."""
         if device not in self.able:
             return []
-        self.waiting_for = ""
         rate = view.fleet.compute_flops(view.workload.dtype)
         coming = list(self.fetching.values())
 
@@ -347,7 +355,7 @@ class Swarm(Strategy):
             pool = self.pools[stage]
             return len(pool) > 0 or stage in coming, sum(float(rate[d]) for d in pool.priority)
 
-        return self._fetch(device, min(range(len(self.pools)), key=speed))
+        return self._fetch(device, min(range(len(self.pools)), key=speed), prefix)
 
     def _adopt(self, stage: int, view: View) -> list[Decision]:  # noqa: ARG002 - as the others
         """A stage has lost all its peers: one of the largest pool takes it over, with the trainer's copy."""
@@ -355,20 +363,19 @@ class Swarm(Strategy):
             return []
         largest = max(self.pools, key=len)
         if len(largest) < 2:
-            self.waiting_for = f"stage {stage} has lost all its peers, and no other stage has one to spare"
             return []
         peer = max(largest.priority, key=largest.priority.__getitem__)
         largest.ban(peer)
         return self._fetch(peer, stage)
 
-    def _fetch(self, device: int, stage: int) -> list[Decision]:
+    def _fetch(self, device: int, stage: int, prefix: str = "") -> list[Decision]:
         """States come from a peer of the stage, or from the trainer if there is none."""
         assert self.stages is not None  # noqa: S101 - planned
         size, pool = self.stages.memory(stage, 1).states, self.pools[stage]
         self.fetching[device] = stage
         source = min(pool.priority, key=pool.priority.__getitem__) if len(pool) else None
         moves = restored([device], [size]) if source is None else copied([source], [device], [size])
-        return [*self._anchor([device]), self._send(moves, ("states", stage, device), f"join/states stage {stage}")]
+        return [self._send(moves, ("states", stage, device), f"{prefix}join/states stage {stage}")]
 
     def _arrived(self, stage: int, device: int, view: View) -> list[Decision]:
         """A peer has what it needs: it serves what waits for the stage."""
@@ -377,7 +384,8 @@ class Swarm(Strategy):
         del self.fetching[device]
         self.pools[stage].add(device)
         waiting, self.waiting[stage] = self.waiting[stage], []
-        out = [d for x, prefix in waiting for d in self._route(x, view, prefix)]
+        out = self._anchor([device])
+        out += [d for x, prefix in waiting for d in self._route(x, view, prefix)]
         out += self._resend(view)
         idle = self.over == self.count and self.reducing is None and not self.ended
         return [*out, *(self._reduce(view) if idle else [])]
@@ -410,7 +418,7 @@ class Swarm(Strategy):
                 "peers": [sorted(pool.priority) for pool in self.pools],
                 "passes_of_peers": {str(d): n for d, n in sorted(self.routed.items())},
             },
-            "recoveries": list(merged.values()),
+            "recoveries": [*merged.values(), *self.repeated],
         }
 
 
