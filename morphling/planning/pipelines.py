@@ -20,7 +20,7 @@ from morphling.planning.partition import even_partition, min_max_partition
 from morphling.planning.placement import Placement, PlannedConfig
 from morphling.planning.planned import PlannedStrategy
 from morphling.planning.schedules import Schedule, in_flight
-from morphling.planning.stages import Stages, layer_seconds, layer_sizes
+from morphling.planning.stages import SharedTable, Stages, layer_seconds, layer_sizes
 from morphling.planning.training_memory import DeviceMemory, require_fit
 from morphling.types import IntArray
 from morphling.workload import Workload
@@ -59,6 +59,8 @@ class PipelineConfig(PlannedConfig):
     partition : layers of the stages: ``even``, or ``balanced`` so that the slowest stage takes the least
     recompute : which activations are computed twice, instead of what the workload says
     optimizer : which states a device holds: ``adam-mixed`` (16 bytes a parameter), ``sgd``, …
+    table : of a table that the model uses for both embedding and LM head: ``summed``, the first and the last stage sum
+        its gradients (Megatron-LM), or ``separate``, as if the model had two tables
     """
 
     stages: int | Literal["most", "fewest"] = "most"
@@ -67,6 +69,7 @@ class PipelineConfig(PlannedConfig):
     partition: Literal["even", "balanced"] = "even"
     recompute: RecomputeChoice = "workload"
     optimizer: Optimizer = "adam-mixed"
+    table: SharedTable = "summed"
 
     def __post_init__(self) -> None:
         """Refuse counts below 1."""
@@ -174,6 +177,7 @@ class PipelineStrategy(PlannedStrategy):
         even = Stages(
             w, even_partition(w.model.layers, stages * self.chunks), batch,
             chosen_recompute(self.config.recompute, w), self.config.optimizer, self.chunks,
+            self.config.table,
         )  # fmt: skip
         schedules = {m: self.schedule(stages, m) for m in set(counts)}
         held = in_flight(schedules[max(counts)])
@@ -231,7 +235,7 @@ class PipelineStrategy(PlannedStrategy):
 
 PIPELINE_ASSUMPTIONS = [
     "the first stage has the embedding, the last the final norm and the LM head",
-    "a table that the model uses for both ends stands on both; its gradients are summed over both after an iteration",
+    "a table that the model uses for both ends stands on both",
     "each stage has its own part of what the model reads (tokens, labels) locally",
     "sends leave through a device's one uplink in the order in which they are ready",
 ]

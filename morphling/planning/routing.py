@@ -104,8 +104,8 @@ class Passes:
         width = item_bytes(stages.workload.dtype) if compressed else 1
         return cls(stages, work, stages.boundary // width)
 
-    def row(self, x: Pass, peer: int) -> TaskTable:
-        """Input from the trainer, the pass, output to the trainer.
+    def row(self, x: Pass, peer: int, held: int = 0) -> TaskTable:
+        """Input from the trainer, the pass, output to the trainer; ``held`` bytes of memory.
 
         Forward: tokens or activations, and activations or the loss (4 bytes each).  Backward: the input again and, but
         for the last stage, the gradient of the output; the gradient of the input comes back, but for the first stage.
@@ -119,7 +119,7 @@ class Passes:
         flops, traffic = self.work[int(x.backward), :, x.stage].tolist()
         return TaskTable.build(
             device=peer, flops=flops, memory_bytes=traffic, bytes_in=given, bytes_out=made, dtype=s.workload.dtype,
-            resident_bytes=0,
+            resident_bytes=held,
         )  # fmt: skip
 
 

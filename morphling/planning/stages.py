@@ -6,6 +6,7 @@ Which layers a stage has, and on which devices, is decided elsewhere.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -25,7 +26,17 @@ from morphling.workload.build import Recompute
 from morphling.workload.counts import Optimizer
 from morphling.workload.models import layer_parameters
 
-__all__ = ["LayerSizes", "Stages", "embedding_parameters", "layer_seconds", "layer_sizes", "stage_seconds"]
+__all__ = [
+    "LayerSizes",
+    "SharedTable",
+    "Stages",
+    "embedding_parameters",
+    "layer_seconds",
+    "layer_sizes",
+    "stage_seconds",
+]
+
+SharedTable: TypeAlias = Literal["summed", "separate"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +45,9 @@ class Stages:
 
     bounds : int64[P·v + 1], virtual stage q = chunk·P + stage has the layers bounds[q] to bounds[q + 1] - 1
     recompute : which activations are computed twice;  optimizer : which states are held
+
+    table : of a table that the model uses for both embedding and LM head, whether its two copies are summed, or are
+        separate parameters
 
     The first stage has the embedding, the last one the final norm and the LM head.  A table that the model uses for
     both stands on both if they are not the same stage.
@@ -45,6 +59,7 @@ class Stages:
     recompute: Recompute
     optimizer: Optimizer = "adam-mixed"
     chunks: int = 1
+    table: SharedTable = "summed"
 
     @property
     def count(self) -> int:
@@ -87,12 +102,15 @@ class Stages:
         found: IntArray = self.layers() * layer_parameters(model)
         found[0] += first - self.shared_parameters()
         found[-1] += last
+        if self.table == "separate" and self.count > 1 and model.tied:
+            found[-1] += model.vocab_size * model.embedding_size
         return found
 
     def shared_parameters(self) -> int:
         """Parameters of a table that the first and the last stage both have; 0 if there is none, or one stage."""
         model = self.workload.model
-        return model.vocab_size * model.embedding_size if model.tied and self.count > 1 else 0
+        shared = model.tied and self.count > 1 and self.table == "summed"
+        return model.vocab_size * model.embedding_size if shared else 0
 
     def held_parameters(self) -> IntArray:
         """int64[P], parameters that stand on each stage."""

@@ -29,7 +29,7 @@ from morphling.planning.pipelines import (
 )
 from morphling.planning.placement import Placement, PlannedConfig, Recovery
 from morphling.planning.schedules import early_warm_up, one_f_one_b
-from morphling.planning.stages import Stages, layer_seconds
+from morphling.planning.stages import SharedTable, Stages, layer_seconds
 from morphling.types import IntArray, item_bytes
 from morphling.workload.counts import STATE_BYTES, Optimizer
 
@@ -56,6 +56,8 @@ class AsteroidConfig(PlannedConfig):
         while training goes on; 0: none but the initial one, which costs nothing
     recompute : which activations are computed twice, instead of what the workload says
     optimizer : which states a device holds
+    table : of a table that the model uses for both embedding and LM head: ``summed``, the first and the last stage sum
+        its gradients (Megatron-LM), or ``separate``, as if the model had two tables
     detection_s : as below; by default a heartbeat that is missed after 8 to 15 s (re-implementations have 15 s, our
         earlier artifacts 8 s)
     """
@@ -69,6 +71,7 @@ class AsteroidConfig(PlannedConfig):
     replicate_every: int = 25
     recompute: RecomputeChoice = "workload"
     optimizer: Optimizer = "adam-mixed"
+    table: SharedTable = "summed"
     detection_s: float | list[float] = field(default_factory=lambda: [8.0, 15.0])
     setup_s: float = 0.0
 
@@ -102,7 +105,14 @@ class Asteroid(CopiedPipeline):
 
     def _stages(self, view: View, bounds: IntArray) -> Stages:
         w = view.workload
-        return Stages(w, bounds, self._micro_batch(w.batch_size), self.recompute(view), self.config.optimizer)
+        return Stages(
+            w,
+            bounds,
+            self._micro_batch(w.batch_size),
+            self.recompute(view),
+            self.config.optimizer,
+            table=self.config.table,
+        )
 
     def _micro_batch(self, batch: int) -> int:
         if self.config.micro_batch == "auto":

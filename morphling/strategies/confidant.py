@@ -123,7 +123,7 @@ class Confidant(CopiedPipeline):
         forward, backward = layer_seconds(view, line, batch, recompute)
         schedule = pipedream(P, count)
         held = np.minimum(P - np.arange(P), count)
-        stages = Stages(w, np.array([0, w.model.layers]), batch, recompute, optimizer)
+        stages = Stages(w, np.array([0, w.model.layers]), batch, recompute, optimizer, table="separate")
         found = min_max_partition(
             forward + backward,
             transfer_s=_there_and_back(view, line, stages.boundary),
@@ -176,7 +176,7 @@ class Confidant(CopiedPipeline):
         return [
             *super().assumptions(),
             "an iteration begins and ends with an empty pipeline; without that it would take steady_iteration_s",
-            "updates of the weights overlap with backward passes; the two copies of a shared table are not kept equal",
+            "updates of the weights overlap with backward passes; a shared table counts as two",
             "devices leave without notice: proactive hand-over is not modelled",
         ]
 

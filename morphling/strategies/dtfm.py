@@ -32,7 +32,7 @@ from morphling.planning.pipelines import (
 from morphling.planning.placement import Placement, PlannedConfig
 from morphling.planning.planned import PlannedStrategy
 from morphling.planning.schedules import gpipe
-from morphling.planning.stages import Stages
+from morphling.planning.stages import SharedTable, Stages
 from morphling.types import IntArray, item_bytes
 from morphling.units import format_bytes
 from morphling.workload.counts import Optimizer
@@ -53,6 +53,8 @@ class DtfmConfig(PlannedConfig):
         cost model), or ``ring``
     recompute : which activations are computed twice; the published runtime does so for all
     optimizer : which states a device holds
+    table : of a table that the model uses for both embedding and LM head: ``summed``, the first and the last stage sum
+        its gradients (Megatron-LM), or ``separate``, as if the model had two tables
     population : partitions that the search starts with (published: 100)
     offspring : candidates after those (published: 4,900)
     time_limit_s : seconds after which the search ends early; the plan then depends on the machine, and the report says
@@ -66,6 +68,7 @@ class DtfmConfig(PlannedConfig):
     reduction: Reduction = "sharded"
     recompute: RecomputeChoice = "full"
     optimizer: Optimizer = "adam-mixed"
+    table: SharedTable = "summed"
     population: int = 40
     offspring: int = 160
     time_limit_s: float | None = None
@@ -154,7 +157,8 @@ class Dtfm(PlannedStrategy):
         w = view.workload
         batch = micro_batch_of(self.config.micro_batch, w.batch_size, 2 * P)
         bounds = even_partition(w.model.layers, P)
-        stages = Stages(w, bounds, batch, chosen_recompute(self.config.recompute, w), self.config.optimizer)
+        recompute = chosen_recompute(self.config.recompute, w)
+        stages = Stages(w, bounds, batch, recompute, self.config.optimizer, table=self.config.table)
         return stages, min(devices // P, w.batch_size // batch)
 
     def _largest(self, view: View, stages: Stages, copies: int) -> int:

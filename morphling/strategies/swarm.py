@@ -34,9 +34,9 @@ from morphling.planning.moves import copied, restored, saved
 from morphling.planning.partition import even_partition
 from morphling.planning.pipelines import micro_batch_of, with_rate
 from morphling.planning.routing import Pass, Passes, Pool, routed_s
-from morphling.planning.stages import Stages
+from morphling.planning.stages import SharedTable, Stages
 from morphling.planning.training_memory import DeviceMemory
-from morphling.types import IntArray, Kind
+from morphling.types import IntArray
 from morphling.units import format_bytes
 from morphling.workload.counts import Optimizer
 
@@ -53,6 +53,8 @@ class SwarmConfig:
     in_flight : micro-batches under way at one time; ``auto``: as many as there are peers
     compression : of activations and gradients between peers and trainer: ``8bit`` (a byte for each element), ``none``
     optimizer : which states a peer holds
+    table : of a table that the model uses for both embedding and LM head: ``summed``, the first and the last stage sum
+        its gradients (Megatron-LM), or ``separate``, as if the model had two tables
     smoothing : weight of a new observation of a peer's throughput
     detection_s : seconds until a request to a peer that left fails; or ``[lowest, highest]``, of which one is drawn for
         each instant at which peers leave (our choice: the 5 s at which peers are polled)
@@ -65,6 +67,7 @@ class SwarmConfig:
     in_flight: int | Literal["auto"] = "auto"
     compression: Literal["8bit", "none"] = "8bit"
     optimizer: Optimizer = "adam-mixed"
+    table: SharedTable = "summed"
     smoothing: float = 0.1
     detection_s: float | list[float] = 5.0
     checkpoint_every: int = 100
@@ -106,6 +109,7 @@ class Swarm(Strategy):
         self.asked_again: dict[int, int] = {}
         self.repeated: list[dict[str, Any]] = []
         self.routed: dict[int, int] = {}
+        self.busy: dict[int, int] = {}
 
     @property
     def covers(self) -> Covers:
@@ -139,7 +143,9 @@ class Swarm(Strategy):
             )
         for P in range(1, most + 1) if asked == "fewest" else [asked]:
             batch = micro_batch_of(self.config.micro_batch, w.batch_size, 2 * P)
-            stages = Stages(w, even_partition(w.model.layers, P), batch, "full", self.config.optimizer)
+            stages = Stages(
+                w, even_partition(w.model.layers, P), batch, "full", self.config.optimizer, table=self.config.table
+            )
             # Between passes a peer keeps nothing; in one, all layers of its stage.
             whole = Stages(w, stages.bounds, batch, "none", self.config.optimizer)
             need = max((whole.memory(p, 1) for p in range(P)), key=lambda m: m.total)
@@ -169,15 +175,7 @@ class Swarm(Strategy):
         asked = self.config.in_flight
         self.window = min(self.count, len(here) if asked == "auto" else asked)
         self.estimated_s = routed_s(self.passes, self.pools, self.count, self.window, view)
-        return [*self._anchor(here), *self._next_iteration(view)]
-
-    def _anchor(self, peers: list[int]) -> list[Decision]:
-        """A row of nothing on each peer says what it holds."""
-        assert self.memory is not None  # noqa: S101 - planned
-        held = TaskTable.build(
-            device=peers, kind=Kind.TRANSFER, memory_bytes=0.0, resident_bytes=self.memory.total, bytes_in=0
-        )
-        return [self._send(held, ("anchor",), "states")]
+        return self._next_iteration(view)
 
     # ------------------------------------------------------------------------------------------------------- iterations
 
@@ -208,15 +206,20 @@ class Swarm(Strategy):
         peer = pool.choose(x.size)
         self.routed[peer] = self.routed.get(peer, 0) + 1
         label = f"{prefix}iteration {self.finished + 1} {x.label}"
-        return [self._send(self.passes.row(x, peer), ("pass", x, peer, view.now_ns), label)]
+        # What a peer holds stands in the first of the rows that it has at one time.
+        held = self.memory.total if self.memory and not self.busy.get(peer) else 0
+        self.busy[peer] = self.busy.get(peer, 0) + 1
+        return [self._send(self.passes.row(x, peer, held), ("pass", x, peer, view.now_ns), label)]
 
     def on_done(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:
         """A pass came back, gradients are summed, or a peer has its stage's states."""
         what = dispatch.tag[0]
+        if what == "pass":
+            self.busy[dispatch.tag[2]] -= 1
         if what == "upkeep":
             self.open_upkeep -= 1
             return self._finish()
-        if len(rows) < len(dispatch.tasks) or what == "anchor":
+        if len(rows) < len(dispatch.tasks):
             return ()
         if what == "states":
             _, stage, device = dispatch.tag
@@ -384,8 +387,7 @@ class Swarm(Strategy):
         del self.fetching[device]
         self.pools[stage].add(device)
         waiting, self.waiting[stage] = self.waiting[stage], []
-        out = self._anchor([device])
-        out += [d for x, prefix in waiting for d in self._route(x, view, prefix)]
+        out = [d for x, prefix in waiting for d in self._route(x, view, prefix)]
         out += self._resend(view)
         idle = self.over == self.count and self.reducing is None and not self.ended
         return [*out, *(self._reduce(view) if idle else [])]
@@ -428,5 +430,4 @@ ASSUMPTIONS = [
     "gradients that a lost peer had summed up count as if they were there; its micro-batches are not done again",
     "a stage that loses all its peers goes on with the trainer's copy, as old as its last checkpoint",
     "the first stage gets tokens, the last one has the labels and returns the loss",
-    "a table that the model uses at both ends is summed over both stages",
 ]
