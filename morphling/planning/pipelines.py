@@ -235,7 +235,7 @@ class PipelineStrategy(PlannedStrategy):
 
 PIPELINE_ASSUMPTIONS = [
     "the first stage has the embedding, the last the final norm and the LM head",
-    "a table that the model uses for both ends stands on both",
+    "a table that the model uses for both ends stands on both; both are summed, unless table is separate",
     "each stage has its own part of what the model reads (tokens, labels) locally",
     "sends leave through a device's one uplink in the order in which they are ready",
 ]

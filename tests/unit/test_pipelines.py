@@ -136,6 +136,10 @@ def test_a_shared_table_stands_on_both_ends_and_is_summed_over_them():
     assert sent == (2 * 8 * 64, 2 * 8 * 64)
     states = [m.states for m in s.placement.memory]
     assert sum(states) == 16 * (parameters(w.model) + 8 * 64)
+    apart = Gpipe(GpipeConfig(table="separate"))
+    t = replay(apart, fleet(3), w).dispatches[0].tasks
+    assert not ((t.device == 0) & (t.peer == 2)).any()
+    assert [m.states for m in apart.placement.memory] == states
     alone = Gpipe(GpipeConfig(stages=1, data_parallel=1))
     replay(alone, fleet(3), w)
     assert alone.placement.memory[0].states == 16 * parameters(w.model)

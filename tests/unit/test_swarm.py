@@ -14,7 +14,7 @@ from morphling.results.metrics import metrics
 from morphling.strategies.swarm import Swarm, SwarmConfig
 from morphling.testing import replay
 from morphling.types import FAR_NS, Kind
-from morphling.workload import parameters
+from morphling.workload import activation_bytes, parameters
 from tests.unit.test_pipelines import FORWARD, HEAD, fleet, workload
 
 S = 10**9
@@ -76,6 +76,15 @@ def test_a_pool_sums_its_gradients():
     sums = next(d for d in run.recording.dispatches if d.label == "iteration 1 sums").tasks
     assert sums.bytes_out.sum() == 2 * 2 * parameters(workload(1, 2).model)  # 2(n-1) vectors, of two members
     assert (sums.kind == Kind.OPTIMIZER).sum() == 2
+
+
+def test_what_a_peer_holds_stands_in_one_row_at_a_time():
+    s = made(stages=1, in_flight=6)
+    where = fleet(2)
+    run = replay(s, where, workload(1, 12))
+    got = metrics(run.recording, where, report=s.report())
+    kept = activation_bytes(workload(1, 1).model, 1, 24, "none") + 4 * 24 * (64 + 8)
+    assert got["peak_device_memory_bytes"] == 16 * parameters(workload(1, 1).model) + kept
 
 
 def test_fast_peers_get_more_micro_batches():
