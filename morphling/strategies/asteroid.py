@@ -58,8 +58,8 @@ class AsteroidConfig(PlannedConfig):
     optimizer : which states a device holds
     table : of a table that the model uses for both embedding and LM head: ``summed``, the first and the last stage sum
         its gradients (Megatron-LM), or ``separate``, as if the model had two tables
-    detection_s : as below; by default a heartbeat that is missed after 8 to 15 s (re-implementations have 15 s, our
-        earlier artifacts 8 s)
+    detection_s : seconds until a missing heartbeat is noticed; or ``[lowest, highest]``, of which one is drawn for each
+        instant at which devices leave (8 s in the published comparison's emulator, 15 s in re-implementations)
     """
 
     model: Literal["physical", "paper"] = "physical"

@@ -54,7 +54,8 @@ class ConfidantConfig(PlannedConfig):
         moments then start anew on whoever takes over), or ``states``, all that training needs to go on exactly
     recompute : which activations are computed twice, instead of what the workload says
     optimizer : which states a device holds
-    detection_s : as below; ``auto``: twice the time between two micro-batches in the steady state
+    detection_s : seconds until a departure is noticed, or ``[lowest, highest]``; ``auto``: the published timer, twice
+        the time of a micro-batch in the steady state
     checkpoint_every : has to be 0 here: see central_every
     """
 

@@ -59,7 +59,8 @@ class DtfmConfig(PlannedConfig):
     offspring : candidates after those (published: 4,900)
     time_limit_s : seconds after which the search ends early; the plan then depends on the machine, and the report says
         so; null: no limit
-    planning_s : as below; by default the 90 s that the published search may take
+    planning_s : seconds charged for each new plan, or ``measured``: the wall time of the planner (two runs then
+        differ); by default what the published search takes
     """
 
     model: Literal["physical", "paper"] = "physical"
