@@ -234,10 +234,11 @@ def round_s(
     held : int[P], activations in flight (`schedules.in_flight`)
 
     One micro-batch goes there and back in R_0; M - 1 more follow at the pace of the slowest of: a stage's passes, what
-    it sends (both ways through one uplink), what it receives, and R_p / K_p, because stage p has K_p micro-batches on
-    the way there and back through the stages behind it.  Where all forward passes come first (K_p = M everywhere) both
-    directions have a pace of their own.  With v chunks, the first P micro-batches fill the pipeline at the pace of
-    single chunks.  Equal to a replay of equal stages up to the turn of the last micro-batch.
+    it sends (both ways through one uplink), what it receives, and, if K_p < M, R_p / K_p, because stage p has only K_p
+    micro-batches on the way there and back through the stages behind it.  Where all forward passes come first (K_p = M
+    everywhere) both directions have a pace of their own.  With v chunks, the first P micro-batches fill the pipeline at
+    the pace of single chunks, and activations stay for (v + 1) / 2v of the way on average.  Equal to a replay of equal
+    stages for GPipe, and near it for the others.
     """
     P, v = forward.shape
     M, depth = schedule.micro_batches, np.asarray(held) / v
@@ -266,7 +267,8 @@ def round_s(
     if v == 1 and (depth >= M).all():
         whole = path[0] + (M - 1) * (paces_there.max() + paces_back.max())
     else:
-        pace = max(both.max(), float((path / np.minimum(depth, M)).max()))
+        stay = path * (v + 1) / (2 * v)  # of a chunk's activations, on average
+        pace = max(both.max(), float(np.where(depth < M, stay / depth, 0.0).max()))
         whole = path[0] + (M - ahead) * pace + fill * (paces_there.max() + paces_back.max())
     turn = np.concatenate([[0.0], np.cumsum(backward[:-1, 0] + home)])
     return float(whole), turn

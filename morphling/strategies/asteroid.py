@@ -48,8 +48,8 @@ class AsteroidConfig(PlannedConfig):
         of the published comparison
     most_stages : of the planner's search
     replay : ``light``: the stages that are left keep their order, layers are shared out anew among them, and only
-        layers that change hands move, from device to device; ``heavy``: the coordinator gathers all states, plans anew
-        and scatters them
+        layers that change hands move, from device to device (devices that come meanwhile stay out, unless it does not
+        fit without them); ``heavy``: the coordinator gathers all states, plans anew and scatters them
     copied : what replicas and moves consist of: ``weights`` in the workload's dtype, as published (the optimizer's
         moments then start anew on whoever takes over), or ``states``, all that training needs to go on exactly
     replicate_every : iterations between two copies of the stages of one device to a device of the next stage, sent

@@ -10,7 +10,7 @@ import pytest
 from morphling.errors import Infeasible
 from morphling.fleet import Availability
 from morphling.fleet.published import fleet_from_arrays
-from morphling.planning.pipeline_times import simulate
+from morphling.planning.pipeline_times import round_s, simulate
 from morphling.planning.schedules import early_warm_up, gpipe, in_flight, interleaved, one_f_one_b
 from morphling.strategies.gpipe import Gpipe, GpipeConfig
 from morphling.strategies.interleaved import Interleaved, InterleavedConfig
@@ -92,6 +92,38 @@ def test_early_warm_up_hides_a_round_trip_and_short_does_not():
     took["gpipe"] = passes(replay(Gpipe(), fleet(4, up=up, down=8 * up), workload(4, 8)))[2].max() / FORWARD
     # the head adds under a hundredth of a pass to each of 8 micro-batches
     assert took == {k: pytest.approx(v, abs=0.3) for k, v in {"short": 49, "early": 39, "gpipe": 39}.items()}
+
+
+@pytest.mark.parametrize(("P", "M"), [(1, 3), (2, 4), (4, 2), (4, 4), (4, 8), (6, 3), (8, 16), (8, 32)])
+@pytest.mark.parametrize("latency", [0, 1])
+def test_the_closed_form_is_near_a_replay(P, M, latency):
+    schedules = [gpipe(P, M), one_f_one_b(P, M), one_f_one_b(P, M, early_warm_up(P))]
+    schedules += [interleaved(P, M, v) for v in (2, 3) if M % P == 0]
+    for schedule in schedules:
+        v, ones = schedule.chunks, np.ones(P)
+        forward = np.full((P, v), 1 / v)
+        for c in (0, 0.5, 1, 2, 3):
+            found, _ = round_s(
+                forward, 2 * forward, c * ones, c / 8 * ones, latency / 2 * ones, in_flight(schedule), schedule
+            )
+            wanted = simulate(schedule, 1.0, 2.0, transfer=c, latency=latency, duplex="uplink").makespan
+            off = 1e-9 if schedule.name == "gpipe" else 0.13
+            assert found == pytest.approx(wanted, rel=off), (schedule.name, v, c)
+
+
+def test_the_closed_form_by_hand():
+    # P = 4, M = 8, f = c = 1, b = 2: there and back 4 · 3 + 6 = 18.  GPipe: 7 more at paces of 1 and of 2.  1F1B with
+    # 4 on their way: one each 18 / 4; with 7, 5, 3, 1 on their way none is slower than a stage's 3.
+    ones = np.ones(4)
+    args = np.ones((4, 1)), np.full((4, 1), 2.0), ones, ones / 8, 0 * ones
+    for schedule, wanted in (
+        (gpipe(4, 8), 18 + 7 * (1 + 2)),
+        (one_f_one_b(4, 8), 18 + 7 * 18 / 4),
+        (one_f_one_b(4, 8, early_warm_up(4)), 18 + 7 * 3),
+    ):
+        whole, turn = round_s(*args, in_flight(schedule), schedule)
+        assert whole == wanted
+        assert turn.tolist() == [0, 3, 6, 9]  # a backward pass and a send for each stage before it
 
 
 def test_thirty_layers_on_four_stages_stay_thirty():
