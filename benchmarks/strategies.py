@@ -25,6 +25,17 @@ STRATEGIES = [
     ("zero:Zero1", {}),
     ("zero:Zero2", {}),
     ("zero:Zero3", {}),
+    ("asteroid:Asteroid", {}),
+    ("asteroid:Asteroid", {"micro_batch": 1}),
+    ("confidant:Confidant", {}),
+    ("dtfm:Dtfm", {}),
+    ("dtfm:Dtfm", {"stages": 40}),
+    ("gpipe:Gpipe", {}),
+    ("gpipe:Gpipe", {"data_parallel": 1}),
+    ("interleaved:Interleaved", {}),
+    ("one_f_one_b:OneFOneB", {}),
+    ("one_f_one_b:OneFOneB", {"warm_up": "early"}),
+    ("swarm:Swarm", {"stages": 20}),
 ]
 """(module and class in `morphling.strategies`, config)."""
 

@@ -223,6 +223,7 @@ class _Search:
         self.kind, self.kinds = self._layer_ranges()
         # Each [left - 1] holds, for the best tail with so many stages: T, its two maxima, where the next stage starts.
         self.latency: list[FloatArray] = []
+        self.seen: dict[tuple[int, int, bytes], FloatArray] = {}
         self.maxima: list[tuple[FloatArray, FloatArray]] = []
         self.next: list[tuple[IntArray, IntArray]] = []
 
@@ -276,10 +277,19 @@ class _Search:
 
         The least longest time comes from handing out the cheapest (device, y-th sample) first, as `allocate` ends.
         """
+        most, b, n = self.most(first, end, left), self.profile.samples, self.places
+        if most.sum() < b:  # no group can hold them
+            return np.full((2, n, n + 1), np.inf)
+        key = first, end, most.tobytes()
+        if key not in self.seen:  # the same for any number of stages to the end, unless memory says otherwise
+            self.seen[key] = self._judged(first, end, most)
+        return self.seen[key]
+
+    def _judged(self, first: int, end: int, most: IntArray) -> FloatArray:
         forward, backward = self.times(first, end)
         b, n = self.profile.samples, self.places
         y = np.arange(1, b + 1)
-        pair = np.where(y <= self.most(first, end, left)[:, None], (forward + backward)[:, 1:], np.inf)
+        pair = np.where(y <= most[:, None], (forward + backward)[:, 1:], np.inf)
         entries = np.stack([pair, forward[:, 1:], backward[:, 1:]])
         out = np.full((2, n, n + 1), np.inf)
         blocks = np.stack([_cheapest(entries[:, self.at[a] : self.at[a + 1]].reshape(3, 1, -1), b)[:, 0]

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from morphling.interfaces.tasks import TaskTable
+from morphling.planning.collectives import join
 from morphling.types import IntArray, Kind
 
-__all__ = ["copied", "moved_bytes", "restored", "saved", "shifted"]
+__all__ = ["copied", "gathered", "moved_bytes", "restored", "saved", "shifted"]
 
 COORDINATOR = -1
 
@@ -40,6 +41,14 @@ def copied(sender: ArrayLike, receiver: ArrayLike, size: ArrayLike) -> TaskTable
     )
 
 
+def gathered(first: TaskTable, then: TaskTable, coordinator: int) -> TaskTable:
+    """``then`` begins when ``first`` has all arrived; ``coordinator`` is its number, the size of the fleet."""
+    if not len(first) or not len(then):
+        return TaskTable.concat([first, then])
+    meets = TaskTable.build(device=coordinator, kind=Kind.TRANSFER, memory_bytes=0.0, resident_bytes=0)
+    return join([(first, None), (meets, np.arange(len(first))), (then, len(first))])
+
+
 def moved_bytes(tasks: TaskTable) -> int:
     """Bytes of all transfers of a table, each once."""
     return int(tasks.bytes_in.sum() + tasks.bytes_out.sum())
@@ -60,7 +69,8 @@ def shifted(
     layer_bytes : of each layer's states
 
     A layer comes from the holder with the fewest bytes to send so far (the first of equals in the order of ``held``),
-    from a copy if no holder is left, and from the coordinator if there is no copy either; one row for each pair.
+    from a copy if no holder is left (its own if it has one), and from the coordinator if there is no copy either; one
+    row for each pair.
     """
     holders: dict[int, list[int]] = {}
     for device, layers in held.items():
@@ -73,9 +83,9 @@ def shifted(
     load: dict[int, int] = {}
     sends: dict[tuple[int, int], int] = {}
     for device, layers in needed.items():
-        have = set(held.get(device, ())) | set((copies or {}).get(device, ()))
+        have, own = set(held.get(device, ())), set((copies or {}).get(device, ()))
         for layer in layers:
-            if layer in have:
+            if layer in have or (layer in own and layer not in holders):
                 continue
             sources = holders.get(layer) or spare.get(layer) or [COORDINATOR]
             source = min(sources, key=lambda d: (load.get(d, 0), sources.index(d)))

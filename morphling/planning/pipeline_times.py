@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from morphling.planning.schedules import Schedule
-from morphling.types import FloatArray, Phase
+from morphling.types import BoolArray, FloatArray, Phase
 
-__all__ = ["Duplex", "Timing", "dominant_step_s", "per_chunk", "simulate"]
+__all__ = ["Duplex", "Timing", "dominant_step_s", "per_chunk", "round_s", "simulate"]
 
 Duplex: TypeAlias = Literal["full", "half", "uplink"]
 """What takes one transfer at a time, first come first served: each direction between two stages, both directions
@@ -216,3 +216,59 @@ def dominant_step_s(
     waiting = np.concatenate([[0.0], np.cumsum(f)[:-1]])
     execution = micro_batches * both[dominant] + before[dominant] - before[:-1]
     return float((waiting + execution + sync).max())
+
+
+def round_s(
+    forward: FloatArray,
+    backward: FloatArray,
+    uplink: FloatArray,
+    downlink: FloatArray,
+    latency: FloatArray,
+    held: ArrayLike,
+    schedule: Schedule,
+) -> tuple[float, FloatArray]:
+    """A round in closed form, and how long before its end each stage runs its last backward pass, float64[P]; seconds.
+
+    forward, backward : float64[P, v], of a micro-batch on a chunk
+    uplink, downlink, latency : float64[P], a stage's link for the bytes of one boundary, and one way to the backbone
+    held : int[P], activations in flight (`schedules.in_flight`)
+
+    One micro-batch goes there and back in R_0; M - 1 more follow at the pace of the slowest of: a stage's passes, what
+    it sends (both ways through one uplink), what it receives, and, if K_p < M, R_p / K_p, because stage p has only K_p
+    micro-batches on the way there and back through the stages behind it.  Where all forward passes come first (K_p = M
+    everywhere) both directions have a pace of their own.  With v chunks, the first P micro-batches fill the pipeline at
+    the pace of single chunks, and activations stay for (v + 1) / 2v of the way on average.  Equal to a replay of equal
+    stages for GPipe, and near it for the others.
+    """
+    P, v = forward.shape
+    M, depth = schedule.micro_batches, np.asarray(held) / v
+    hop = np.maximum(uplink[:-1], downlink[1:]) + latency[:-1] + latency[1:]
+    home = np.maximum(uplink[1:], downlink[:-1]) + latency[:-1] + latency[1:]
+    wrap = np.zeros(2)
+    if v > 1 and P > 1:
+        wrap += latency[0] + latency[-1]
+        wrap += max(uplink[-1], downlink[0]), max(uplink[0], downlink[-1])
+    first, last = np.arange(P) == 0, np.arange(P) == P - 1
+    there, back = forward.sum(axis=1), backward.sum(axis=1)
+    ways = v * np.concatenate([hop + home, [0.0]])
+    ways[-1] += (v - 1) * wrap.sum()
+    path = (there + back + ways)[::-1].cumsum()[::-1]  # from each stage to the end and back
+
+    def sends(at_ends: BoolArray) -> FloatArray:
+        out: FloatArray = np.where(at_ends, v - 1.0, float(v)) if P > 1 else np.zeros(P)
+        return out
+
+    onward, homeward = sends(last), sends(first)
+    paces_there = np.maximum(there, np.maximum(onward * uplink, homeward * downlink))
+    paces_back = np.maximum(back, np.maximum(homeward * uplink, onward * downlink))
+    both = np.maximum(there + back, (onward + homeward) * np.maximum(uplink, downlink))
+    ahead = min(P, M) if v > 1 else 1
+    fill = (ahead - 1) / v
+    if v == 1 and (depth >= M).all():
+        whole = path[0] + (M - 1) * (paces_there.max() + paces_back.max())
+    else:
+        stay = path * (v + 1) / (2 * v)  # of a chunk's activations, on average
+        pace = max(both.max(), float(np.where(depth < M, stay / depth, 0.0).max()))
+        whole = path[0] + (M - ahead) * pace + fill * (paces_there.max() + paces_back.max())
+    turn = np.concatenate([[0.0], np.cumsum(backward[:-1, 0] + home)])
+    return float(whole), turn

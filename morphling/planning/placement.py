@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from morphling.interfaces.tasks import TaskTable
-from morphling.planning.delays import check_delay, delay_range
+from morphling.planning.delays import check_delay
 from morphling.planning.training_memory import DeviceMemory
 from morphling.types import IntArray
 
@@ -84,9 +84,9 @@ def holding(tasks: TaskTable, placement: Placement) -> TaskTable:
     return replace(tasks, resident_bytes=resident)
 
 
-def assumed(config: PlannedConfig) -> list[str]:
-    """What a reader of any planned strategy's numbers should know."""
-    low, high = delay_range(config.detection_s)
+def assumed(config: PlannedConfig, detection_s: tuple[float, float]) -> list[str]:
+    """What a reader of any planned strategy's numbers should know; ``detection_s`` the shortest and the longest."""
+    low, high = detection_s
     after = f"{low:g} s" if low == high else f"{low:g} to {high:g} s"
     charged = "the wall time of the planner" if config.planning_s == "measured" else f"{config.planning_s:g} s"
     delays = f"noticed after {after}, a new plan is charged {charged}, starting again takes {config.setup_s:g} s"

@@ -111,6 +111,14 @@ class PlannedStrategy(Strategy):
         every = self.config.checkpoint_every
         return saved(placement.devices, placement.saved_bytes) if every and finished % every == 0 else None
 
+    def kept(self, finished: int) -> None:
+        """What `upkeep` sent after ``finished`` iterations has all arrived: by default a checkpoint."""
+        self.saved = max(self.saved, finished)
+
+    def detection_range(self) -> tuple[float, float]:
+        """The shortest and the longest time until a departure is noticed, seconds."""
+        return delay_range(self.config.detection_s)
+
     def assumptions(self) -> list[str]:
         """Sentences for the report."""
         return []
@@ -174,7 +182,7 @@ class PlannedStrategy(Strategy):
             return ()
         alarm = len(self.alarms)
         self.alarms[alarm] = view.now_ns, used
-        low, high = delay_range(self.config.detection_s)
+        low, high = self.detection_range()
         delay = view.random("detection").uniform(low, high) if low < high else low
         return WakeAt(view.now_s + delay, ("notice", alarm))
 
@@ -204,7 +212,7 @@ class PlannedStrategy(Strategy):
         if len(rows) < len(dispatch.tasks):
             return ()  # to be noticed
         if what == "upkeep":
-            self.saved = max(self.saved, number)
+            self.kept(number)
             return self._finish(view)
         if what == "move":
             return self._moved(view)
@@ -230,7 +238,7 @@ class PlannedStrategy(Strategy):
                 "memory_bytes": {"states": most.states, "activations": most.activations, "other": most.other},
                 "plan": dict(p.facts),
             }
-            out["assumptions"] += assumed(self.config)
+            out["assumptions"] += assumed(self.config, self.detection_range())
         out["recoveries"] = [x.record() for x in self.interruptions]
         return out
 
@@ -293,7 +301,7 @@ class PlannedStrategy(Strategy):
         if tasks is not None and len(tasks):
             out.append(self._send(tasks, ("upkeep", self.finished), f"upkeep/after iteration {self.finished}"))
         elif tasks is not None:
-            self.saved = self.finished
+            self.kept(self.finished)
         return [*out, *self._iteration(view)]
 
     def _finish(self, view: View) -> list[Decision]:

@@ -1,0 +1,189 @@
+"""Confidant: a line of phones, layers cut for the least slowest stage or link (Chen et al., MobiCom 2025).
+
+Planned by the dynamic programme of FTPipeHD (repository qyy2003/FTPipeHD), which calls itself the implementation of
+Confidant.  The pipeline is asynchronous 1F1B: weights are updated after every micro-batch, and a stage keeps a version
+of its weights for each that is on its way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from morphling.errors import Infeasible
+from morphling.interfaces.view import View
+from morphling.planning import group_costs
+from morphling.planning.copies import Copied, CopiedPipeline, layers_of
+from morphling.planning.delays import check_delay, delay_range
+from morphling.planning.group_costs import GroupCost
+from morphling.planning.lines import Line
+from morphling.planning.moves import shifted
+from morphling.planning.partition import min_max_partition
+from morphling.planning.pipelines import (
+    RecomputeChoice,
+    line_placement,
+    micro_batch_of,
+    view_rates,
+    with_rate,
+)
+from morphling.planning.placement import Placement, PlannedConfig, Recovery
+from morphling.planning.schedules import pipedream
+from morphling.planning.stages import Stages, layer_seconds, layer_sizes
+from morphling.types import FloatArray, IntArray
+from morphling.workload.counts import Optimizer
+
+__all__ = ["Confidant", "ConfidantConfig"]
+
+
+@dataclass(frozen=True)
+class ConfidantConfig(PlannedConfig):
+    """Configuration of Confidant.
+
+    model : ``physical``, or ``paper``: the published closed form of one batch, without rows or recovery
+    quirks : of ``paper`` only: the whole batch in every micro-batch, and gigabytes divided by Gbit/s, as in the
+        published comparison
+    micro_batch : sequences between two updates of the weights (the paper's batch), a divisor of the batch; ``auto``: 1,
+        or the next larger divisor with which an iteration has at most 300,000 passes
+    neighbour_every : micro-batches between two copies of each stage to the next one, sent while training goes on; 0:
+        none but the initial one
+    central_every : micro-batches between two copies of all stages to the coordinator (its checkpoints); 0: none but the
+        initial one
+    copied : what copies and moves consist of: ``weights`` in the workload's dtype, as published (the optimizer's
+        moments then start anew on whoever takes over), or ``states``, all that training needs to go on exactly
+    recompute : which activations are computed twice, instead of what the workload says
+    optimizer : which states a device holds
+    detection_s : seconds until a departure is noticed, or ``[lowest, highest]``; ``auto``: the published timer, twice
+        the time of a micro-batch in the steady state
+    checkpoint_every : has to be 0 here: see central_every
+    """
+
+    model: Literal["physical", "paper"] = "physical"
+    quirks: bool = True
+    micro_batch: int | Literal["auto"] = "auto"
+    neighbour_every: int = 100
+    central_every: int = 200
+    copied: Copied = "weights"
+    recompute: RecomputeChoice = "workload"
+    optimizer: Optimizer = "adam-mixed"
+    detection_s: float | list[float] | Literal["auto"] = "auto"  # type: ignore[assignment] # one more choice
+    setup_s: float = 0.0
+    checkpoint_every: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse counts that are none, and checkpoints beside the central copies."""
+        if self.detection_s != "auto":
+            check_delay("detection_s", self.detection_s)
+        check_delay("setup_s", self.setup_s)
+        if self.planning_s != "measured":
+            check_delay("planning_s", self.planning_s)
+        for name, least in (("micro_batch", 1), ("neighbour_every", 0), ("central_every", 0)):
+            value = getattr(self, name)
+            if isinstance(value, int) and value < least:
+                raise ValueError(f"{name}: at least {least}, not {value}")
+        if self.checkpoint_every:
+            raise ValueError(
+                "checkpoint_every: copies to the coordinator are Confidant's checkpoints; use central_every"
+            )
+
+
+class Confidant(CopiedPipeline):
+    """Asynchronous pipeline over a line of devices, cut for the least slowest stage or link, with copies of layers."""
+
+    Config: ClassVar[type] = ConfidantConfig
+    name: ClassVar[str] = "confidant"
+    config: ConfidantConfig
+
+    def plan(self, view: View, here: IntArray) -> Placement:
+        """As many devices as there are layers, those with the fastest rates; fewer only where memory asks for it.
+
+        Where not all fit, the device with the least memory is left out, again and again.
+        """
+        able, w, sizes = with_rate(view, here), view.workload, self.sizes(view)
+        rate, memory = view.fleet.compute_flops(w.dtype), view.fleet.memory_bytes
+        holds = memory[able] >= int((sizes.states + sizes.kept + sizes.once).min())
+        line = able[holds] if holds.any() else able
+        line = np.sort(line[np.argsort(-rate[line], kind="stable")][: w.model.layers])
+        first: Infeasible | None = None
+        while len(line):
+            try:
+                return self._line(view, line)
+            except Infeasible as reason:
+                first = first or reason
+                line = np.delete(line, len(line) - 1 - int(np.argmin(memory[line][::-1])))
+        assert first is not None  # noqa: S101 - there was a device
+        raise first
+
+    def _line(self, view: View, line: IntArray) -> Placement:
+        w, P = view.workload, len(line)
+        batch = micro_batch_of(self.config.micro_batch, w.batch_size, 2 * P)
+        count = w.batch_size // batch
+        recompute, optimizer = self.recompute(view), self.config.optimizer
+        sizes = layer_sizes(w, batch, recompute, optimizer)
+        forward, backward = layer_seconds(view, line, batch, recompute)
+        schedule = pipedream(P, count)
+        held = np.minimum(P - np.arange(P), count)
+        stages = Stages(w, np.array([0, w.model.layers]), batch, recompute, optimizer, table="separate")
+        found = min_max_partition(
+            forward + backward,
+            transfer_s=_there_and_back(view, line, stages.boundary),
+            memory_bytes=sizes.needed(held, held),
+            capacity_bytes=view.fleet.memory_bytes[line] - sizes.working,
+        )
+        cut = replace(stages, bounds=found.bounds)
+        facts = {"micro_batch_s": found.bottleneck_s, "steady_iteration_s": count * found.bottleneck_s}
+        made = line_placement([Line.single(schedule, line, batch)], cut, facts)
+        size = self.layer_bytes(view)
+        sent = np.array([sum(size[i] for i in of) for of in layers_of(made).values()], np.int64)
+        return replace(made, saved_bytes=sent, restored_bytes=sent)
+
+    def detection_range(self) -> tuple[float, float]:
+        """A timer of twice the time between two micro-batches, unless given."""
+        if self.config.detection_s != "auto":
+            return delay_range(self.config.detection_s)
+        timer = 2.0 * float(self.placement.facts["micro_batch_s"]) if self.placement is not None else 0.0
+        return timer, timer
+
+    def due(self, placement: Placement, finished: int) -> tuple[int, int]:
+        """As many as fell due during the iteration that has just ended; all are sent after it."""
+        (count,) = placement.facts["micro_batches"]
+        config = self.config
+        near, central = (
+            finished * count // every - (finished - 1) * count // every if every else 0
+            for every in (config.neighbour_every, config.central_every)
+        )
+        return near, central
+
+    def recover(self, view: View, old: Placement, new: Placement, gone: IntArray) -> Recovery:
+        """Each device fetches only what it lacks: from who has it, from a copy, and from the coordinator.
+
+        What comes from the coordinator is as old as its copy, so that all go back to that iteration.
+        """
+        held, copies = self.sources(old, gone)
+        size = self.layer_bytes(view)
+        back = len({i for of in (*held.values(), *copies.values()) for i in of}) < len(size)
+        return Recovery(shifted(held, layers_of(new), size, copies=copies), from_checkpoint=back)
+
+    def paper(self, view: View, here: IntArray) -> GroupCost:
+        """`group_costs.confident`."""
+        w = view.workload
+        return group_costs.confident(
+            w.model, w.batch_size, w.sequence_length, view_rates(view, here), quirks=self.config.quirks
+        )
+
+    def assumptions(self) -> list[str]:
+        """What is taken for granted."""
+        return [
+            *super().assumptions(),
+            "an iteration begins and ends with an empty pipeline; without that it would take steady_iteration_s",
+            "updates of the weights overlap with backward passes; a shared table counts as two",
+            "devices leave without notice: proactive hand-over is not modelled",
+        ]
+
+
+def _there_and_back(view: View, line: IntArray, boundary: int) -> FloatArray:
+    """Seconds that activations and gradients of a micro-batch take over each link between neighbours."""
+    up, down = view.uplink_bps[line], view.downlink_bps[line]
+    out: FloatArray = 8.0 * boundary * (1 / np.minimum(up[:-1], down[1:]) + 1 / np.minimum(up[1:], down[:-1]))
+    return out
