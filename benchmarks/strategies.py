@@ -19,6 +19,9 @@ STRATEGIES = [
     ("ddp:Ddp", {}),
     ("megatron_tp:MegatronTp", {}),
     ("megatron_tp:MegatronTp", {"tensor_parallel": 8, "sequence_parallel": True}),
+    ("zero:Zero1", {}),
+    ("zero:Zero2", {}),
+    ("zero:Zero3", {}),
 ]
 """(module and class in `morphling.strategies`, config)."""
 

@@ -1,7 +1,7 @@
 """Data parallel: every device holds the whole model and trains on its share of the batch; gradients are all-reduced.
 
-A layer's gradients go around the ring as soon as its backward pass is done, while the layers before it are still
-computed (PyTorch's DistributedDataParallel, Li et al. 2020, with one bucket a layer).
+A layer's gradients go around the ring as soon as its backward pass is done in the last micro-batch, while the layers
+before it are still computed (PyTorch's DistributedDataParallel, Li et al. 2020, with one bucket a layer).
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import numpy as np
 from morphling.errors import Infeasible
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
-from morphling.planning.collective_times import MemberLinks, ring_all_reduce_s
 from morphling.planning.collectives import append
-from morphling.planning.joined import ring
-from morphling.planning.layer_costs import layer_costs
+from morphling.planning.data_parallel import gradient_rows, gradients_s, layer_sizes, rounds_at_end
+from morphling.planning.layer_costs import LayerCosts, layer_costs
 from morphling.planning.moves import copied
 from morphling.planning.planned import Placement, PlannedConfig, PlannedStrategy, Recovery
 from morphling.planning.replicas import optimizer_rows, replica_memory, shares_of
-from morphling.types import IntArray, Phase, item_bytes
-from morphling.workload import parameters
+from morphling.planning.row_times import Speeds, links_of
+from morphling.types import IntArray, item_bytes
+from morphling.workload import Workload
 from morphling.workload.counts import Optimizer
-from morphling.workload.models import layer_parameters
 
 __all__ = ["Ddp", "DdpConfig"]
 
@@ -83,65 +82,35 @@ class Ddp(PlannedStrategy):
         )
 
     def tasks(self, placement: Placement, view: View) -> TaskTable:
-        """Forward; backward layer by layer, each with its gradients' stream; tokens; optimizer."""
+        """All micro-batches but the last; then forward, backward layer by layer with gradients; the optimizer."""
         work, samples, members = view.workload, placement.own, placement.devices
-        costs = layer_costs(work, min(self.config.micro_batch, int(samples.max())))
-        share = samples / costs.batch_size
-        layers, n = costs.layers, len(members)
-        width = item_bytes(work.dtype)
-        forward = costs.span(0, layers, Phase.FORWARD)
-        tables = [
-            TaskTable.build(
-                device=members,
-                flops=share * forward.flops,
-                memory_bytes=share * forward.memory_bytes,
-                dtype=work.dtype,
-                resident_bytes=0,
-            )
-        ]
-        outside = parameters(work.model) - layers * layer_parameters(work.model)
-        for layer in reversed(range(layers)):
-            back = costs.span(layer, layer + 1, Phase.BACKWARD_INPUT) + costs.span(
-                layer, layer + 1, Phase.BACKWARD_WEIGHT
-            )
-            weights = layer_parameters(work.model) + (outside if layer == 0 else 0)
-            r = ring(members, weights * width, tokens=layer == 0)
-            tables.append(
-                TaskTable.build(
-                    device=members,
-                    peer=np.where(r.stream > 0, r.successors, -1),
-                    flops=share * back.flops,
-                    memory_bytes=share * back.memory_bytes,
-                    bytes_out=r.stream,
-                    dtype=work.dtype,
-                    resident_bytes=0,
-                )
-            )
-        streams = np.arange(n, (1 + layers) * n)
-        table = r.behind(TaskTable.concat(tables), streams)
-        last = np.arange(len(table) - 1, len(table)) if len(table) > (1 + layers) * n else streams
-        optimizer = costs.optimizer
-        return append(table, optimizer_rows(members, optimizer.flops, optimizer.memory_bytes, work.dtype), after=last)
+        costs, sizes = self._costs(work, samples)
+        table = gradient_rows(
+            members,
+            rounds_at_end(samples, costs.batch_size),
+            costs,
+            sizes,
+            passes=2,
+            dtype=work.dtype,
+            tokens=bool(view.fleet.links.latency_ns[members].any()),
+        )
+        step = optimizer_rows(members, costs.optimizer.flops, costs.optimizer.memory_bytes, work.dtype)
+        return append(table, step, after=[len(table) - 1])
 
     def estimate(self, placement: Placement, view: View) -> float | None:
-        """The slowest share, or, if it is longer, the all-reduce behind the forward pass and the last layer."""
-        work, samples = view.workload, placement.own
+        """The slowest share, or, if it is longer, what is sent behind the slowest gradients; and the optimizer."""
+        work, samples, members = view.workload, placement.own, placement.devices
+        costs, sizes = self._costs(work, samples)
+        speeds = Speeds.of(view, members)
+        reduced = gradients_s(
+            rounds_at_end(samples, costs.batch_size), costs, sizes, links_of(view, members), speeds, passes=2
+        )
+        return reduced + float(speeds.seconds(costs.optimizer.flops, costs.optimizer.memory_bytes).max())
+
+    def _costs(self, work: Workload, samples: IntArray) -> tuple[LayerCosts, IntArray]:
+        """Costs of a micro-batch, and bytes of each layer's gradients."""
         costs = layer_costs(work, min(self.config.micro_batch, int(samples.max())))
-        rate = view.fleet.compute_flops(work.dtype)[placement.devices]
-        seconds = samples / costs.batch_size / rate
-        links = MemberLinks.of(
-            view.uplink_bps[placement.devices],
-            view.downlink_bps[placement.devices],
-            view.fleet.links.latency_ns[placement.devices] / 1e9,
-        )
-        reduce = ring_all_reduce_s(links, parameters(work.model) * item_bytes(work.dtype))
-        first = costs.span(0, costs.layers, Phase.FORWARD)
-        last = costs.span(costs.layers - 1, costs.layers, Phase.BACKWARD_INPUT) + costs.span(
-            costs.layers - 1, costs.layers, Phase.BACKWARD_WEIGHT
-        )
-        begins = float((seconds * (first.flops + last.flops)).max())
-        computed = float((seconds * costs.total_flops).max())
-        return max(computed, begins + reduce)
+        return costs, layer_sizes(work.model) * item_bytes(work.dtype)
 
     def recover(self, view: View, old: Placement, new: Placement, gone: IntArray) -> Recovery:
         """Any survivor has all states: only newcomers fetch them, from the survivors in turn."""
