@@ -19,6 +19,7 @@ STRATEGIES = [
     ("ddp:Ddp", {}),
     ("megatron_tp:MegatronTp", {}),
     ("megatron_tp:MegatronTp", {"tensor_parallel": 8, "sequence_parallel": True}),
+    ("uniform_tp:UniformTp", {}),
     ("zero:Zero1", {}),
     ("zero:Zero2", {}),
     ("zero:Zero3", {}),
