@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 STRATEGIES = [
+    ("cloud:Cloud", {"gpus": 3}),
     ("ddp:Ddp", {}),
     ("megatron_tp:MegatronTp", {}),
     ("megatron_tp:MegatronTp", {"tensor_parallel": 8, "sequence_parallel": True}),

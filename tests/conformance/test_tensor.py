@@ -6,6 +6,7 @@ import numpy as np
 
 from morphling.planning.costs import Gemm
 from morphling.planning.rectangles import split_columns
+from morphling.strategies.cloud import Cloud
 from morphling.strategies.ddp import Ddp
 from morphling.strategies.megatron_tp import MegatronTp
 from morphling.strategies.uniform_tp import UniformTp
@@ -83,3 +84,9 @@ class TestUniformTp(StrategyConformance):
 class TestUniformTpPerfectOverlap(StrategyConformance):
     strategy = UniformTp
     config = {"overlap": "perfect", "detection_s": 0.0, "planning_s": 0.01}
+
+
+class TestCloud(StrategyConformance):
+    strategy = Cloud
+    config = {"gpu": "h200", "gpus": 2, "mfu": 0.4}
+    margin = 0.01
