@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 STRATEGIES = [
+    ("alpa:Alpa", {}),
     ("cloud:Cloud", {"gpus": 3}),
     ("ddp:Ddp", {}),
     ("megatron_tp:MegatronTp", {}),

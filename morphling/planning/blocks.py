@@ -29,6 +29,7 @@ class Block:
     flops, memory_bytes : of each member, before it is multiplied by the member's share
     size : bytes of the collective's vector;  passes : as of `joined.ring`
     beside : whether the collective begins with the work, instead of behind it
+    kind : of the rows that compute
     """
 
     flops: float
@@ -36,6 +37,7 @@ class Block:
     size: int
     passes: int = 2
     beside: bool = False
+    kind: Kind = Kind.GEMM
 
 
 def block_rows(
@@ -91,7 +93,7 @@ def _one(members: IntArray, block: Block, share: FloatArray, dtype: DType, *, to
     beside = sends and works and block.beside
     tasks = TaskTable.build(
         device=r.members,
-        kind=Kind.GEMM if works and not beside else Kind.TRANSFER,
+        kind=block.kind if works and not beside else Kind.TRANSFER,
         peer=peer,
         flops=0.0 if beside else share * block.flops,
         memory_bytes=0.0 if beside else share * block.memory_bytes,
@@ -102,6 +104,7 @@ def _one(members: IntArray, block: Block, share: FloatArray, dtype: DType, *, to
     if beside:
         computing = TaskTable.build(
             device=r.members,
+            kind=block.kind,
             flops=share * block.flops,
             memory_bytes=share * block.memory_bytes,
             dtype=dtype,

@@ -18,7 +18,9 @@ from morphling.planning.blocks import Block
 from morphling.planning.collective_times import boundary_bytes
 from morphling.planning.layer_costs import LayerCosts, Work
 from morphling.planning.training_memory import (
+    STATE_PARTS,
     DeviceMemory,
+    Sharding,
     head_activation_bytes,
     input_activation_bytes,
     sharded_state_bytes,
@@ -97,10 +99,13 @@ def shard_memory(
     in_flight: int = 1,
     sequence_parallel: bool = False,
     recompute: Recompute | None = None,
+    sharding: Sharding = "none",
+    replicas: int = 1,
 ) -> DeviceMemory:
     """Bytes of one member of a group of ``ways`` that trains ``layers`` layers (None: all) on micro-batches.
 
     first, last : as of `shard_parameters`;  in_flight : micro-batches whose activations are kept at one time
+    sharding, replicas : what that many replicas of the group divide; under zero-3 the weights are gathered all at once
     """
     model, s = workload.model, workload.sequence_length
     held = model.layers if layers is None else layers
@@ -122,7 +127,8 @@ def shard_memory(
     if last:
         kept += head_activation_bytes(model, micro_batch, s, tensor_parallel=ways)
     count = shard_parameters(model, held, ways, first=first, last=last)
-    return DeviceMemory(states=sharded_state_bytes(count, optimizer), activations=kept)
+    states = sharded_state_bytes(count, optimizer, sharding=sharding, ways=replicas)
+    return DeviceMemory(states, kept, count * STATE_PARTS[optimizer][0] if sharding == "zero-3" else 0)
 
 
 def forward_blocks(costs: LayerCosts, workload: Workload, layers: range, ways: int) -> list[Block]:

@@ -6,12 +6,14 @@ import numpy as np
 
 from morphling.planning.costs import Gemm
 from morphling.planning.rectangles import split_columns
+from morphling.strategies.alpa import Alpa
 from morphling.strategies.cloud import Cloud
 from morphling.strategies.ddp import Ddp
 from morphling.strategies.megatron_tp import MegatronTp
 from morphling.strategies.uniform_tp import UniformTp
 from morphling.strategies.zero import Zero1, Zero2, Zero3
 from morphling.testing import Placement, StrategyConformance
+from morphling.testing.worlds import tiny_fleet
 from morphling.types import item_bytes
 
 
@@ -90,3 +92,28 @@ class TestCloud(StrategyConformance):
     strategy = Cloud
     config = {"gpu": "h200", "gpus": 2, "mfu": 0.4}
     margin = 0.01
+
+
+class TestAlpa(StrategyConformance):
+    """On devices of which none holds the model, so that there are stages; with one leaving, the others still do."""
+
+    strategy = Alpa
+    margin = 0.05
+
+    def fleet(self):
+        return tiny_fleet(memory_bytes=3_500_000)
+
+
+class TestAlpaEven(TestAlpa):
+    strategy = Alpa
+    config = {"search": "even", "micro_batches": 2, "detection_s": [0.0, 0.01], "setup_s": 0.0}
+
+
+class TestAlpaPaper(StrategyConformance):
+    strategy = Alpa
+    config = {"model": "paper"}
+    recovers = False
+    margin = 0.01
+
+    def fleet(self):
+        return tiny_fleet(16)

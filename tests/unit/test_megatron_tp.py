@@ -9,6 +9,7 @@ and the head's loss, 48 3 4 = 576 bytes.
 
 from __future__ import annotations
 
+import types
 from dataclasses import replace
 
 import numpy as np
@@ -97,8 +98,6 @@ def test_bytes_of_opt_13b_are_the_published_formula():
 
 def run_table(strategy, there, work):
     """The rows of one iteration, without a replay."""
-    import types
-
     view = types.SimpleNamespace(
         fleet=there, workload=work, uplink_bps=np.full(there.size, 8e6), downlink_bps=np.full(there.size, 8e7)
     )

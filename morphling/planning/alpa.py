@@ -1,0 +1,393 @@
+"""Alpa's planner: layers as pipeline stages on submeshes, each with its own mix of data and tensor parallelism.
+
+Inter-op: T = Σ t_i + (M-1)·max b_i over M micro-batches, minimised by a dynamic program for bounds on max b_i.  Alpa
+has one time t_i of a stage; here what crosses to the next stage goes on beside the next micro-batch, so that b_i, what
+a micro-batch keeps a stage busy, is the longer of computing and sending, either with the stage's own collectives.
+Intra-op: of the ways to use a submesh of n = g·t devices (g replicas of t-way tensor parallelism, states whole, divided
+over the replicas, or weights divided too) the cheapest that fits memory, by closed forms of its collectives, in place
+of the published integer program over sharding specifications.  Rows are in `morphling.planning.staged_rows`.
+
+Source: Zheng et al. 2022 (Alpa, OSDI), the structure of its inter-op pass as in alpa-projects/alpa.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from morphling.errors import Infeasible
+from morphling.planning.collective_times import MemberLinks, boundary_bytes
+from morphling.planning.layer_costs import layer_costs
+from morphling.planning.partition import even_partition
+from morphling.planning.row_times import Speeds
+from morphling.planning.tensor_parallel import allowed_ways, shard_memory, shard_parameters
+from morphling.planning.training_memory import Sharding
+from morphling.types import FloatArray, IntArray, Phase, item_bytes
+from morphling.units import format_bytes
+from morphling.workload import Workload
+from morphling.workload.build import Recompute
+from morphling.workload.counts import Optimizer
+
+__all__ = ["AlpaCosts", "AlpaDevices", "AlpaPlan", "AlpaStage", "plan_alpa_even", "plan_alpa_stages"]
+
+NEVER = np.inf
+
+
+@dataclass(frozen=True)
+class AlpaStage:
+    """Layers ``layers`` on ``replicas`` x ``ways`` devices from place ``start`` on in the order of the devices.
+
+    sharding : what the replicas divide
+    seconds : t of one micro-batch, with its part of the synchronisation of gradients;  busy_s : b, the same
+    in_flight : micro-batches whose activations it keeps
+    """
+
+    start: int
+    layers: range
+    replicas: int
+    ways: int
+    sharding: Sharding
+    seconds: float
+    busy_s: float
+    in_flight: int
+
+    @property
+    def size(self) -> int:
+        """Devices."""
+        return self.replicas * self.ways
+
+
+@dataclass(frozen=True)
+class AlpaPlan:
+    """Stages in the order of the pipeline; ``total_s`` is T."""
+
+    stages: tuple[AlpaStage, ...]
+    micro_batches: int
+    total_s: float
+
+
+class AlpaDevices:
+    """D devices in the order in which stages take them, and the worst of any of them that follow each other.
+
+    memory_bytes : int64[D]
+    """
+
+    def __init__(self, speeds: Speeds, links: MemberLinks, memory_bytes: IntArray) -> None:
+        self.memory_bytes = memory_bytes
+        self.columns = (
+            (speeds.flops, True),
+            (speeds.bandwidth, True),
+            (np.minimum(links.uplink_bps, links.downlink_bps) / 8.0, True),
+            (np.asarray(memory_bytes, np.float64), True),
+            (speeds.launch_s, False),
+            (links.latency_s, False),
+        )
+        self.known: dict[int, list[FloatArray]] = {}
+
+    def __len__(self) -> int:
+        return len(self.memory_bytes)
+
+    def worst(self, size: int) -> list[FloatArray]:
+        """Of ``size`` devices from each place on, float64[D-size+1] each: the least FLOP/s, bytes/s of memory, bytes/s
+        of links and bytes of memory, and the longest launch and latency, seconds.
+        """
+        if size not in self.known:
+            windows = [(np.lib.stride_tricks.sliding_window_view(x, size), least) for x, least in self.columns]
+            self.known[size] = [w.min(axis=1) if least else w.max(axis=1) for w, least in windows]
+        return self.known[size]
+
+
+class _Timed(NamedTuple):
+    """t, b and the most micro-batches in flight of a stage, from each place on."""
+
+    seconds: FloatArray
+    busy_s: FloatArray
+    most: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class AlpaCosts:
+    """What stages cost for a division of the batch into ``micro_batches``."""
+
+    workload: Workload
+    micro_batches: int
+    devices: AlpaDevices
+    optimizer: Optimizer = "adam-mixed"
+    recompute: Recompute = "none"
+    known: dict[Any, _Timed] = field(default_factory=dict, repr=False)
+
+    @property
+    def batch(self) -> int:
+        """Sequences of a micro-batch."""
+        return self.workload.batch_size // self.micro_batches
+
+    def options(self, size: int) -> Iterator[tuple[int, int, Sharding]]:
+        """(replicas, ways, sharding) of a submesh: whole sequences for each replica, equal parts for each way."""
+        for ways in allowed_ways(self.workload.model, self.workload.sequence_length, size):
+            if size % ways == 0 and self.batch % (size // ways) == 0:
+                replicas = size // ways
+                for sharding in shardings(replicas):
+                    yield replicas, ways, sharding
+
+    def stage(self, size: int, layers: int, option: tuple[int, int, Sharding], *, first: bool, last: bool) -> _Timed:
+        """Of such a stage from each place on: t and b (float64[D-size+1], seconds), and most in flight (int64).
+
+        All members are as slow, and all links as narrow and as late, as the worst in the stage.  Seconds: computing
+        forward and backward, the all-reduces of tensor parallelism, gathers and reductions of divided weights, the
+        boundary to the next stage and back, and 1/M of the synchronisation of gradients.
+        """
+        key = size, layers, option, first, last
+        if key not in self.known:
+            self.known[key] = self._stage(size, layers, option, first=first, last=last)
+        return self.known[key]
+
+    def _stage(self, size: int, layers: int, option: tuple[int, int, Sharding], *, first: bool, last: bool) -> _Timed:
+        replicas, ways, sharding = option
+        w = self.workload
+        costs = layer_costs(w, self.batch // replicas, recompute=self.recompute)
+        width = item_bytes(w.dtype)
+        activation = boundary_bytes(costs.batch_size, w.sequence_length, w.model.hidden_size, item_bytes=width)
+        rate, bandwidth, link, memory, launch, latency = self.devices.worst(size)
+        hop = 2.0 * latency
+        computing = np.zeros(len(rate))
+        for phases in ((Phase.FORWARD,), (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)):
+            flops = sum(
+                layers * costs.flops[x, 0] + first * costs.first[x, 0] + last * costs.last[x, 0] for x in phases
+            )
+            moved = sum(
+                layers * costs.memory_bytes[x, 0] + first * costs.first[x, 1] + last * costs.last[x, 1] for x in phases
+            )
+            computing += launch + np.maximum(flops / ways / rate, moved / ways / bandwidth)
+        reduces = layers * (6 if self.recompute == "full" else 4) + first + last
+        own = _ring(2 * reduces, ways, activation, link, hop)
+        if not last:
+            own += _ring(2, ways, activation, link, hop)  # what is gathered on either side of the boundary
+        weights = shard_parameters(w.model, layers, ways, first=first, last=last) * width
+        if sharding == "zero-3":
+            own += _ring(3, replicas, weights, link, hop)
+        else:
+            own += _ring(2, replicas, weights, link, hop) / self.micro_batches
+        across = np.zeros(len(rate)) if last else 2.0 * (activation / ways / link + hop)
+        # What a micro-batch in flight keeps, and how many the smallest memory holds beside the rest.
+        one, two = (self.need(layers, option, n, first=first, last=last) for n in (1, 2))
+        held = np.floor((memory - (2 * one - two)) / (two - one)).astype(np.int64)
+        return _Timed(computing + own + across, np.maximum(computing, across) + own, held)
+
+    def need(self, layers: int, option: tuple[int, int, Sharding], in_flight: int, *, first: bool, last: bool) -> int:
+        """Bytes of a member of such a stage."""
+        replicas, ways, sharding = option
+        return shard_memory(
+            self.workload,
+            self.optimizer,
+            self.batch // replicas,
+            ways,
+            layers=layers,
+            first=first,
+            last=last,
+            in_flight=in_flight,
+            recompute=self.recompute,
+            sharding=sharding,
+            replicas=replicas,
+        ).total
+
+
+def shardings(replicas: int) -> tuple[Sharding, ...]:
+    """What replicas may divide: optimizer states, at no cost, or weights too."""
+    return ("zero-1", "zero-3") if replicas > 1 else ("none",)
+
+
+def plan_alpa_stages(choices: Sequence[AlpaCosts], *, gap: float = 1e-3) -> AlpaPlan:
+    """The best plan by the dynamic program, over the given divisions of the batch.
+
+    Submeshes have a power of two of devices, consecutive in the given order; devices at the end may stay idle.
+    gap : by how much, relatively, T may miss the least
+
+    The time is about proportional to L² D² log D for each of the bounds that are tried: some tens of devices are many.
+    Raises ``Infeasible`` if no division of layers fits memory.
+    """
+    best = _best_even(choices)
+    for costs in choices:
+        best = _Search(costs, gap).run(best)
+    if best is None:
+        raise Infeasible(_nothing_fits(choices))
+    return best
+
+
+def plan_alpa_even(choices: Sequence[AlpaCosts]) -> AlpaPlan:
+    """The best of even plans: P stages with as many layers each (to within one), on g·t devices with the same option.
+
+    All P, t and g with P·g·t devices or fewer are tried, where g divides the sequences of a micro-batch.  Devices are
+    taken in the given order, so that groups have like links.  Raises ``Infeasible`` as `plan_alpa_stages`.
+    """
+    best = _best_even(choices)
+    if best is None:
+        raise Infeasible(_nothing_fits(choices))
+    return best
+
+
+def _best_even(choices: Sequence[AlpaCosts]) -> AlpaPlan | None:
+    best: AlpaPlan | None = None
+    for costs in choices:
+        w = costs.workload
+        for stages in range(1, min(len(costs.devices), w.model.layers) + 1):
+            most = len(costs.devices) // stages
+            for ways in allowed_ways(w.model, w.sequence_length, most):
+                for replicas in (g for g in range(1, most // ways + 1) if costs.batch % g == 0):
+                    for sharding in shardings(replicas):
+                        best = _better(best, _even(costs, stages, (replicas, ways, sharding)))
+    return best
+
+
+def _even(costs: AlpaCosts, count: int, option: tuple[int, int, Sharding]) -> AlpaPlan | None:
+    """The even plan with that many stages and that option; None if it does not fit memory."""
+    replicas, ways, sharding = option
+    size, made = replicas * ways, []
+    cuts = even_partition(costs.workload.model.layers, count).tolist()
+    for p, (begin, end) in enumerate(pairwise(cuts)):
+        timed, at = costs.stage(size, end - begin, option, first=p == 0, last=p == count - 1), p * size
+        held = min(count - p, costs.micro_batches)
+        if timed.most[at] < held:
+            return None
+        times = float(timed.seconds[at]), float(timed.busy_s[at])
+        made.append(AlpaStage(at, range(begin, end), replicas, ways, sharding, *times, held))
+    return _plan(made, costs.micro_batches)
+
+
+def _plan(stages: Sequence[AlpaStage], micro_batches: int) -> AlpaPlan:
+    total = sum(s.seconds for s in stages) + (micro_batches - 1) * max(s.busy_s for s in stages)
+    return AlpaPlan(tuple(stages), micro_batches, total)
+
+
+def _better(one: AlpaPlan | None, other: AlpaPlan | None) -> AlpaPlan | None:
+    """The faster of two plans; the first of equals."""
+    if one is None or other is None:
+        return other if one is None else one
+    return other if other.total_s < one.total_s else one
+
+
+class _Search:
+    """The dynamic program F(s, l, d): least Σ t of layers from l on, on devices from d on, in s stages."""
+
+    def __init__(self, costs: AlpaCosts, gap: float) -> None:
+        self.costs, self.gap = costs, gap
+        self.layers, self.devices = costs.workload.model.layers, len(costs.devices)
+        self.most = min(self.layers, self.devices)
+        self.sizes = [1 << i for i in range(self.devices.bit_length()) if 1 << i <= self.devices]
+        self.options = {n: list(costs.options(n)) for n in self.sizes}
+        self.listed: dict[tuple[int, int], list[_Choice]] = {}
+        for size in self.sizes:
+            for count in range(1, self.layers + 1):
+                self.listed[size, count] = [self._choice(size, count, x) for x in self.options[size]]
+
+    def _choice(self, size: int, count: int, option: tuple[int, int, Sharding]) -> _Choice:
+        """Times of ``count`` layers on ``size`` devices as [l, d]: only the ends of the model differ by layer."""
+        rows = self.layers - count + 1
+        ends = [self.costs.stage(size, count, option, first=x == 0, last=x == rows - 1) for x in (0, 1, rows - 1)]
+        pick = np.minimum(np.arange(rows), 1)
+        pick[-1] = 2 if rows > 1 else 0
+        return _Choice(*(np.stack(column)[pick] for column in zip(*ends, strict=True)))
+
+    def run(self, best: AlpaPlan | None) -> AlpaPlan | None:
+        """The better of ``best`` and of the best plan found."""
+        bounds = np.unique(np.concatenate([c.busy_s.ravel() for x in self.listed.values() for c in x]))
+        last = len(bounds) - 1
+        least, plan = self._solve(float(bounds[last]))
+        return self._between(bounds, 0, last, least, _better(best, plan))
+
+    def _between(self, bounds: FloatArray, low: int, high: int, least: float, best: AlpaPlan | None) -> AlpaPlan | None:
+        """Bounds from ``low`` to below ``high``, where Σ t is ``least``: none below has a smaller Σ t.
+
+        A half is left out if even that sum with the half's smallest bound is not better than the best plan.
+        """
+        if low >= high or least == NEVER:
+            return best
+        if best is not None:
+            floor = least + (self.costs.micro_batches - 1) * float(bounds[low])
+            if floor >= best.total_s * (1.0 - self.gap):
+                return best
+        middle = (low + high) // 2
+        here, plan = self._solve(float(bounds[middle]))
+        best = self._between(bounds, middle + 1, high, least, _better(best, plan))
+        return self._between(bounds, low, middle, here, best)
+
+    def _solve(self, bound: float) -> tuple[float, AlpaPlan | None]:
+        """Least Σ t with no b above ``bound``, and its plan."""
+        L, D = self.layers, self.devices
+        table = np.full((L + 1, D + 1), NEVER)
+        table[L] = 0.0
+        least, stages = NEVER, 0
+        begins: list[NDArray[np.int64]] = [np.zeros((0, 0), np.int64)]
+        held = 0
+        firsts: dict[tuple[int, int], tuple[FloatArray, IntArray]] = {}
+        for s in range(1, self.most + 1):
+            if held != min(s, self.costs.micro_batches):
+                held = min(s, self.costs.micro_batches)
+                firsts = {key: self._cheapest(key, bound, held) for key in self.listed}
+            before, table = table, np.full((L + 1, D + 1), NEVER)
+            begin = np.full((L + 1, D + 1), -1, np.int64)
+            for i, (size, count) in enumerate(self.listed):
+                total = firsts[size, count][0] + before[count:, size:]
+                here = table[: L - count + 1, : D - size + 1]
+                better = total < here
+                here[better] = total[better]
+                begin[: L - count + 1, : D - size + 1][better] = i
+            begins.append(begin)
+            if table[0, 0] < least:
+                least, stages = float(table[0, 0]), s
+        return least, self._trace(begins, stages, bound) if stages else None
+
+    def _cheapest(self, key: tuple[int, int], bound: float, held: int) -> tuple[FloatArray, IntArray]:
+        """Least t of the options within the bound and memory, as [l, d], and which option."""
+        shape = self.layers - key[1] + 1, self.devices - key[0] + 1
+        least, chosen = np.full(shape, NEVER), np.full(shape, -1, np.int64)
+        for i, c in enumerate(self.listed[key]):
+            better = (c.busy_s <= bound) & (c.most >= held) & (c.seconds < least)
+            least[better], chosen[better] = c.seconds[better], i
+        return least, chosen
+
+    def _trace(self, begins: list[NDArray[np.int64]], count: int, bound: float) -> AlpaPlan:
+        layer, d, stages, keys = 0, 0, [], list(self.listed)
+        for left in range(count, 0, -1):
+            size, length = key = keys[int(begins[left][layer, d])]
+            held = min(left, self.costs.micro_batches)
+            i = int(self._cheapest(key, bound, held)[1][layer, d])
+            c = self.listed[key][i]
+            times = float(c.seconds[layer, d]), float(c.busy_s[layer, d])
+            stages.append(AlpaStage(d, range(layer, layer + length), *self.options[size][i], *times, held))
+            layer, d = layer + length, d + size
+        return _plan(stages, self.costs.micro_batches)
+
+
+class _Choice(NamedTuple):
+    """t, b and the most in flight, as [first layer, first device]."""
+
+    seconds: FloatArray
+    busy_s: FloatArray
+    most: IntArray
+
+
+def _ring(passes: int, members: int, size: float, rate: FloatArray, hop: FloatArray) -> FloatArray:
+    """passes·(n-1)(α + X / (n·bw)), seconds; rates in bytes/s."""
+    return passes * (members - 1) * (hop + size / members / rate) if members > 1 and size else np.zeros(len(rate))
+
+
+def _nothing_fits(choices: Sequence[AlpaCosts]) -> str:
+    """What the smallest stage needs, beside what there is."""
+    costs = choices[-1]
+    model = costs.workload.model
+    least = min(
+        costs.need(1, option, 1, first=False, last=False)
+        for size in range(1, len(costs.devices) + 1)
+        for option in costs.options(size)
+    )
+    return (
+        f"no division of {model.layers} layers of {model.name} over {len(costs.devices)} devices fits their memory: the"
+        f" smallest part of a layer needs {format_bytes(least)} with a micro-batch of {costs.batch} sequences, and the"
+        f" devices have {format_bytes(float(costs.devices.memory_bytes.min()))} to"
+        f" {format_bytes(float(costs.devices.memory_bytes.max()))}"
+    )
