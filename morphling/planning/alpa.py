@@ -1,8 +1,8 @@
 """Alpa's planner: layers as pipeline stages on submeshes, each with its own mix of data and tensor parallelism.
 
-Inter-op: T = Σ t_i + (M-1)·max b_i over M micro-batches, minimised by a dynamic program for bounds on max b_i.  Alpa
-has one time t_i of a stage; here what crosses to the next stage goes on beside the next micro-batch, so that b_i, what
-a micro-batch keeps a stage busy, is the longer of computing and sending, either with the stage's own collectives.
+Inter-op: T = Σ t_i + (M-1)·max t_i over M micro-batches, minimised by a dynamic program for bounds on max t_i.  What
+crosses to the next stage counts in t_i: 1F1B keeps as many micro-batches in flight as there are stages left, so that a
+round trip over them is not hidden.
 Intra-op: of the ways to use a submesh of n = g·t devices (g replicas of t-way tensor parallelism, states whole, divided
 over the replicas, or weights divided too) the cheapest that fits memory, by closed forms of its collectives, in place
 of the published integer program over sharding specifications.  Rows are in `morphling.planning.staged_rows`.
@@ -43,7 +43,7 @@ class AlpaStage:
     """Layers ``layers`` on ``replicas`` x ``ways`` devices from place ``start`` on in the order of the devices.
 
     sharding : what the replicas divide
-    seconds : t of one micro-batch, with its part of the synchronisation of gradients;  busy_s : b, the same
+    seconds : t of one micro-batch, with its part of the synchronisation of gradients
     in_flight : micro-batches whose activations it keeps
     """
 
@@ -53,7 +53,6 @@ class AlpaStage:
     ways: int
     sharding: Sharding
     seconds: float
-    busy_s: float
     in_flight: int
 
     @property
@@ -103,10 +102,9 @@ class AlpaDevices:
 
 
 class _Timed(NamedTuple):
-    """t, b and the most micro-batches in flight of a stage, from each place on."""
+    """t and the most micro-batches in flight of a stage, from each place on."""
 
     seconds: FloatArray
-    busy_s: FloatArray
     most: IntArray
 
 
@@ -135,7 +133,7 @@ class AlpaCosts:
                     yield replicas, ways, sharding
 
     def stage(self, size: int, layers: int, option: tuple[int, int, Sharding], *, first: bool, last: bool) -> _Timed:
-        """Of such a stage from each place on: t and b (float64[D-size+1], seconds), and most in flight (int64).
+        """Of such a stage from each place on: t (float64[D-size+1], seconds), and most micro-batches in flight (int64).
 
         All members are as slow, and all links as narrow and as late, as the worst in the stage.  Seconds: computing
         forward and backward, the all-reduces of tensor parallelism, gathers and reductions of divided weights, the
@@ -154,7 +152,7 @@ class AlpaCosts:
         activation = boundary_bytes(costs.batch_size, w.sequence_length, w.model.hidden_size, item_bytes=width)
         rate, bandwidth, link, memory, launch, latency = self.devices.worst(size)
         hop = 2.0 * latency
-        computing = np.zeros(len(rate))
+        seconds = np.zeros(len(rate))
         for phases in ((Phase.FORWARD,), (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)):
             flops = sum(
                 layers * costs.flops[x, 0] + first * costs.first[x, 0] + last * costs.last[x, 0] for x in phases
@@ -162,21 +160,20 @@ class AlpaCosts:
             moved = sum(
                 layers * costs.memory_bytes[x, 0] + first * costs.first[x, 1] + last * costs.last[x, 1] for x in phases
             )
-            computing += launch + np.maximum(flops / ways / rate, moved / ways / bandwidth)
+            seconds += launch + np.maximum(flops / ways / rate, moved / ways / bandwidth)
         reduces = layers * (6 if self.recompute == "full" else 4) + first + last
-        own = _ring(2 * reduces, ways, activation, link, hop)
-        if not last:
-            own += _ring(2, ways, activation, link, hop)  # what is gathered on either side of the boundary
+        seconds += _ring(2 * reduces, ways, activation, link, hop)
+        if not last:  # both ways, gathered on either side of the boundary
+            seconds += 2.0 * (activation / ways / link + hop) + _ring(2, ways, activation, link, hop)
         weights = shard_parameters(w.model, layers, ways, first=first, last=last) * width
         if sharding == "zero-3":
-            own += _ring(3, replicas, weights, link, hop)
+            seconds += _ring(3, replicas, weights, link, hop)
         else:
-            own += _ring(2, replicas, weights, link, hop) / self.micro_batches
-        across = np.zeros(len(rate)) if last else 2.0 * (activation / ways / link + hop)
+            seconds += _ring(2, replicas, weights, link, hop) / self.micro_batches
         # What a micro-batch in flight keeps, and how many the smallest memory holds beside the rest.
         one, two = (self.need(layers, option, n, first=first, last=last) for n in (1, 2))
         held = np.floor((memory - (2 * one - two)) / (two - one)).astype(np.int64)
-        return _Timed(computing + own + across, np.maximum(computing, across) + own, held)
+        return _Timed(seconds, held)
 
     def need(self, layers: int, option: tuple[int, int, Sharding], in_flight: int, *, first: bool, last: bool) -> int:
         """Bytes of a member of such a stage."""
@@ -253,14 +250,13 @@ def _even(costs: AlpaCosts, count: int, option: tuple[int, int, Sharding]) -> Al
         held = min(count - p, costs.micro_batches)
         if timed.most[at] < held:
             return None
-        times = float(timed.seconds[at]), float(timed.busy_s[at])
-        made.append(AlpaStage(at, range(begin, end), replicas, ways, sharding, *times, held))
+        made.append(AlpaStage(at, range(begin, end), replicas, ways, sharding, float(timed.seconds[at]), held))
     return _plan(made, costs.micro_batches)
 
 
 def _plan(stages: Sequence[AlpaStage], micro_batches: int) -> AlpaPlan:
-    total = sum(s.seconds for s in stages) + (micro_batches - 1) * max(s.busy_s for s in stages)
-    return AlpaPlan(tuple(stages), micro_batches, total)
+    times = [s.seconds for s in stages]
+    return AlpaPlan(tuple(stages), micro_batches, sum(times) + (micro_batches - 1) * max(times))
 
 
 def _better(one: AlpaPlan | None, other: AlpaPlan | None) -> AlpaPlan | None:
@@ -294,7 +290,7 @@ class _Search:
 
     def run(self, best: AlpaPlan | None) -> AlpaPlan | None:
         """The better of ``best`` and of the best plan found."""
-        bounds = np.unique(np.concatenate([c.busy_s.ravel() for x in self.listed.values() for c in x]))
+        bounds = np.unique(np.concatenate([c.seconds.ravel() for x in self.listed.values() for c in x]))
         last = len(bounds) - 1
         least, plan = self._solve(float(bounds[last]))
         return self._between(bounds, 0, last, least, _better(best, plan))
@@ -316,7 +312,7 @@ class _Search:
         return self._between(bounds, low, middle, here, best)
 
     def _solve(self, bound: float) -> tuple[float, AlpaPlan | None]:
-        """Least Σ t with no b above ``bound``, and its plan."""
+        """Least Σ t with no t above ``bound``, and its plan."""
         L, D = self.layers, self.devices
         table = np.full((L + 1, D + 1), NEVER)
         table[L] = 0.0
@@ -346,7 +342,7 @@ class _Search:
         shape = self.layers - key[1] + 1, self.devices - key[0] + 1
         least, chosen = np.full(shape, NEVER), np.full(shape, -1, np.int64)
         for i, c in enumerate(self.listed[key]):
-            better = (c.busy_s <= bound) & (c.most >= held) & (c.seconds < least)
+            better = (c.seconds <= bound) & (c.most >= held) & (c.seconds < least)
             least[better], chosen[better] = c.seconds[better], i
         return least, chosen
 
@@ -357,17 +353,16 @@ class _Search:
             held = min(left, self.costs.micro_batches)
             i = int(self._cheapest(key, bound, held)[1][layer, d])
             c = self.listed[key][i]
-            times = float(c.seconds[layer, d]), float(c.busy_s[layer, d])
-            stages.append(AlpaStage(d, range(layer, layer + length), *self.options[size][i], *times, held))
+            own = float(c.seconds[layer, d])
+            stages.append(AlpaStage(d, range(layer, layer + length), *self.options[size][i], own, held))
             layer, d = layer + length, d + size
         return _plan(stages, self.costs.micro_batches)
 
 
 class _Choice(NamedTuple):
-    """t, b and the most in flight, as [first layer, first device]."""
+    """t and the most in flight, as [first layer, first device]."""
 
     seconds: FloatArray
-    busy_s: FloatArray
     most: IntArray
 
 

@@ -47,7 +47,7 @@ class AlpaConfig(PlannedConfig):
 
     model: Literal["physical", "paper"] = "physical"
     search: Literal["auto", "stages", "even"] = "auto"
-    most_devices: int = 8
+    most_devices: int = 12
     micro_batches: int | Literal["auto"] = "auto"
     recompute: Literal["workload", "none", "selective", "full"] = "workload"
     optimizer: Optimizer = "adam-mixed"
