@@ -63,7 +63,7 @@ class CloudConfig:
     gpu: Literal["a100", "h100", "h200"] = "a100"
     gpus: int = 1
     mfu: float | None = None
-    mfu_source: str = ""
+    mfu_source: str = "given"
     optimizer: Optimizer = "adam-mixed"
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class CloudConfig:
             raise ValueError(f"mfu: none is known for the {self.gpu}; give the share of the peak, and its mfu_source")
         if self.mfu is not None and not 0 < self.mfu <= 1:
             raise ValueError(f"mfu: a share above 0 and up to 1, not {self.mfu:g}")
-        if self.mfu is None and self.mfu_source:
+        if self.mfu is None and self.mfu_source != "given":
             raise ValueError("mfu_source: it is the source of mfu, which is not given")
 
 
@@ -106,7 +106,7 @@ class Cloud(Strategy):
         """The share of the peak, and where it comes from."""
         gpu = GPUS[self.config.gpu]
         if self.config.mfu is not None:
-            return self.config.mfu, self.config.mfu_source or "given"
+            return self.config.mfu, self.config.mfu_source
         assert gpu.mfu is not None  # noqa: S101 - the config refuses such GPUs
         return gpu.mfu, gpu.mfu_source
 
