@@ -230,14 +230,20 @@ def plan_alpa_even(choices: Sequence[AlpaCosts]) -> AlpaPlan:
 def _best_even(choices: Sequence[AlpaCosts]) -> AlpaPlan | None:
     best: AlpaPlan | None = None
     for costs in choices:
-        w = costs.workload
-        for stages in range(1, min(len(costs.devices), w.model.layers) + 1):
-            most = len(costs.devices) // stages
-            for ways in allowed_ways(w.model, w.sequence_length, most):
-                for replicas in (g for g in range(1, most // ways + 1) if costs.batch % g == 0):
-                    for sharding in shardings(replicas):
-                        best = _better(best, _even(costs, stages, (replicas, ways, sharding)))
+        for stages, option in _even_plans(costs):
+            best = _better(best, _even(costs, stages, option))
     return best
+
+
+def _even_plans(costs: AlpaCosts) -> Iterator[tuple[int, tuple[int, int, Sharding]]]:
+    """Numbers of stages, and the option that all of them have."""
+    w = costs.workload
+    for stages in range(1, min(len(costs.devices), w.model.layers) + 1):
+        most = len(costs.devices) // stages
+        for ways in allowed_ways(w.model, w.sequence_length, most):
+            for replicas in (g for g in range(1, most // ways + 1) if costs.batch % g == 0):
+                for sharding in shardings(replicas):
+                    yield stages, (replicas, ways, sharding)
 
 
 def _even(costs: AlpaCosts, count: int, option: tuple[int, int, Sharding]) -> AlpaPlan | None:
@@ -372,17 +378,26 @@ def _ring(passes: int, members: int, size: float, rate: FloatArray, hop: FloatAr
 
 
 def _nothing_fits(choices: Sequence[AlpaCosts]) -> str:
-    """What the smallest stage needs, beside what there is."""
-    costs = choices[-1]
-    model = costs.workload.model
-    least = min(
-        costs.need(1, option, 1, first=False, last=False)
-        for size in range(1, len(costs.devices) + 1)
-        for option in costs.options(size)
-    )
+    """The plan that needs least on its fullest stage, beside what there is."""
+    leanest: tuple[int, str] | None = None
+    for costs in choices:
+        layers = costs.workload.model.layers
+        for stages, option in _even_plans(costs):
+            cuts = even_partition(layers, stages)
+            held = min(stages, costs.micro_batches)
+            ends = [(0, held)] if stages == 1 else [(0, held), (stages - 1, 1)]
+            need = max(
+                costs.need(int(cuts[p + 1] - cuts[p]), option, n, first=p == 0, last=p == stages - 1) for p, n in ends
+            )
+            if leanest is None or need < leanest[0]:
+                replicas, ways, _ = option
+                parts = f"{stages} stages of {replicas} x {ways} devices, {costs.micro_batches} micro-batches"
+                leanest = need, parts
+    assert leanest is not None  # noqa: S101 - one stage of one device is always a plan
+    memory = choices[0].devices.memory_bytes
     return (
-        f"no division of {model.layers} layers of {model.name} over {len(costs.devices)} devices fits their memory: the"
-        f" smallest part of a layer needs {format_bytes(least)} with a micro-batch of {costs.batch} sequences, and the"
-        f" devices have {format_bytes(float(costs.devices.memory_bytes.min()))} to"
-        f" {format_bytes(float(costs.devices.memory_bytes.max()))}"
+        f"no division of {choices[0].workload.model.layers} layers of {choices[0].workload.model.name} over"
+        f" {len(memory)} devices fits their memory: the leanest of even plans ({leanest[1]}) needs"
+        f" {format_bytes(leanest[0], 4)} on a device, and they have {format_bytes(float(memory.min()))} to"
+        f" {format_bytes(float(memory.max()))}"
     )

@@ -63,7 +63,7 @@ class Ddp(PlannedStrategy):
         work = view.workload
         rate = view.fleet.compute_flops(work.dtype)[here]
         samples = np.zeros(len(here), np.int64)
-        need = replica_memory(work, self.config.optimizer, self.config.micro_batch)
+        need = replica_memory(work, self.config.optimizer, min(self.config.micro_batch, work.batch_size))
         fits = ~np.isnan(rate) & (view.fleet.memory_bytes[here] >= need.total)
         if not fits.any():
             fits = ~np.isnan(rate)  # the error names what is missing
