@@ -126,6 +126,8 @@ def shard_memory(
         )
     if last:
         kept += head_activation_bytes(model, micro_batch, s, tensor_parallel=ways)
+        ends = 4 * micro_batch * s * model.hidden_size  # inputs of the last norm and of the head, in 16 bits
+        kept += 0 if sequence_parallel else ends - ends // ways
     count = shard_parameters(model, held, ways, first=first, last=last)
     states = sharded_state_bytes(count, optimizer, sharding=sharding, ways=replicas)
     return DeviceMemory(states, kept, count * STATE_PARTS[optimizer][0] if sharding == "zero-3" else 0)

@@ -45,7 +45,8 @@ class MegatronTpConfig(PlannedConfig):
     """Configuration of tensor parallelism.
 
     tensor_parallel : devices of a group; ``auto``: the most into which heads, KV heads and FFN columns can be cut
-    data_parallel : groups, each of which trains on its part of the batch; ``auto``: as many as there are devices for
+    data_parallel : groups, each of which trains on a part of the batch, in proportion to its slowest member; ``auto``:
+        as many as there are devices and sequences for
     sequence_parallel : cut norms and dropout along the sequence too: the same traffic, less memory
     micro_batch : sequences that a group computes at once; ``auto``: as many of its part as memory holds
     recompute : activations that are computed twice; ``workload``: what the workload says
