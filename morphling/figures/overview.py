@@ -66,12 +66,15 @@ def overview(results: Results) -> Figure:
         pair = figure.add_subplot(over_time[1]), figure.add_subplot(over_time[2])
         draw_heat(pair, curve, devices, _end_s(results), notes)
     shown = results.metrics
-    facts = [
-        f"makespan {human('makespan_s', shown['makespan_s'])}",
-        f"{shown['devices_used']:,} of {shown['devices']:,} devices used",
-        f"{shown['rows']:,} rows, {shown['lost_rows']:,} lost",
-        f"utilization {human('device_utilization', shown['device_utilization'])}",
-    ]
+    facts = [f"makespan {human('makespan_s', shown['makespan_s'])}"]
+    if shown["rows"] is None:
+        facts.append("a formula: no rows were replayed")
+    else:
+        facts += [
+            f"{shown['devices_used']:,} of {shown['devices']:,} devices used",
+            f"{shown['rows']:,} rows, {shown['lost_rows']:,} lost",
+            f"utilization {human('device_utilization', shown['device_utilization'])}",
+        ]
     figure.suptitle(f"{results.folder.name.lstrip('.')}\n" + "  ·  ".join(facts), fontsize=11)
     if notes:
         figure.supxlabel("  ·  ".join(notes), fontsize=8, color=GREY)

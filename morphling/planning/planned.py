@@ -260,7 +260,7 @@ class PlannedStrategy(Strategy):
 
     def _use(self, placement: Placement, view: View) -> None:
         self.placement, self.coming, self.waiting_for = placement, None, ""
-        self.newcomers.clear()
+        self.newcomers -= set(placement.devices.tolist())  # who was left out may be taken in later
         self.stateless.clear()
         self.table = holding(self.tasks(placement, view), placement)
         if self.estimated_s is None:

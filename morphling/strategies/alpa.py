@@ -59,6 +59,10 @@ class AlpaConfig(PlannedConfig):
             raise ValueError(f"most_devices: 0 or more devices, not {self.most_devices}")
         if self.micro_batches != "auto" and self.micro_batches < 1:
             raise ValueError(f"micro_batches: a whole number from 1 on, or auto, not {self.micro_batches}")
+        if self.model == "paper":
+            for name, left_out in (("search", "auto"), ("micro_batches", "auto"), ("recompute", "workload")):
+                if getattr(self, name) != left_out:
+                    raise ValueError(f"{name}: model: paper does not know it; leave it out, or use model: physical")
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,8 +59,14 @@ class Ddp(PlannedStrategy):
     config: DdpConfig
 
     def plan(self, view: View, here: IntArray) -> Placement:
-        """Shares of the batch for the devices whose memory holds the model; the others are left out."""
+        """Shares of the batch for the devices whose memory holds the model; the others are left out.
+
+        After a departure those who have the states go on at once; newcomers are taken in between iterations.
+        """
         work = view.workload
+        if self.placement is not None and any(x.ready_ns is None for x in self.interruptions):
+            have = here[np.isin(here, self.placement.devices) & ~np.isin(here, list(self.stateless))]
+            here = have if len(have) else here
         rate = view.fleet.compute_flops(work.dtype)[here]
         samples = np.zeros(len(here), np.int64)
         need = replica_memory(work, self.config.optimizer, min(self.config.micro_batch, work.batch_size))

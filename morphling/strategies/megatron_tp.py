@@ -101,6 +101,8 @@ class MegatronTp(PlannedStrategy):
         groups = ranked[: count * ways].reshape(count, ways)
         slowest = view.fleet.compute_flops(work.dtype)[groups].min(axis=1)
         samples = shares_of(slowest, work.batch_size)
+        if self.config.data_parallel != "auto" and not samples.all():
+            samples = 1 + shares_of(slowest, work.batch_size - count)  # as many groups as asked for, however slow
         groups, samples = groups[samples > 0], samples[samples > 0]
         micro_batch = self._micro_batch(view, groups, samples, ways)
         need = self._need(work, micro_batch, ways)

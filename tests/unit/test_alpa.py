@@ -307,9 +307,11 @@ def test_what_cannot_be_is_said_in_words():
     [
         ({"micro_batches": 0}, "micro_batches: a whole number from 1 on, or auto, not 0"),
         ({"most_devices": -1}, "most_devices: 0 or more devices, not -1"),
+        ({"model": "paper", "search": "even"}, "search: model: paper does not know it"),
+        ({"model": "paper", "micro_batches": 4}, "micro_batches: model: paper does not know it"),
     ],
 )
-def test_counts_of_nothing_are_refused(config, words):
+def test_configs_that_mean_nothing_are_refused(config, words):
     with pytest.raises(ValueError, match=words):
         AlpaConfig(**config)
 

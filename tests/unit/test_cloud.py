@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+import morphling
 from morphling.errors import Infeasible, PlanError
 from morphling.fleet.published import cleave_fleet
 from morphling.results import metrics
@@ -93,13 +94,22 @@ def test_configs_that_say_nothing(config, words):
         CloudConfig(**config)
 
 
-def test_a_scenario_names_an_unknown_gpu():
+def scenario(**strategy):
     link = {"downlink": "8 Mbit/s", "uplink": "8 Mbit/s"}
-    scenario = {
+    return {
         "name": "reference",
         "workload": {"model": "opt-125m", "batch_size": 1, "sequence_length": 8},
         "fleet": [{"profile": {"compute": "1 TFLOP/s", "memory": "1 GB"}, "count": 1, "link": link}],
-        "strategy": {"plugin": Cloud, "gpu": "v100"},
+        "strategy": {"plugin": Cloud, **strategy},
     }
+
+
+def test_a_scenario_names_an_unknown_gpu():
     with pytest.raises(Exception, match=r"gpu.*a100"):
-        build(load_scenario(scenario))
+        build(load_scenario(scenario(gpu="v100")))
+
+
+def test_a_run_without_rows_is_saved_and_drawn(tmp_path):
+    results = morphling.run(scenario(), out=tmp_path / "run")
+    assert results.metrics["rows"] is None
+    assert (tmp_path / "run" / "figures" / "overview.png").stat().st_size > 10_000

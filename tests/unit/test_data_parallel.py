@@ -159,6 +159,21 @@ def test_newcomers_are_taken_in_between_iterations():
     assert got.strategy.report()["recoveries"] == []
 
 
+def test_a_newcomer_waits_until_the_interrupted_iteration_is_done():
+    # Device 3 comes before device 2 leaves, both in the first iteration: the survivors go on without any states moved,
+    # and take device 3 in at the end of the iteration.
+    quiet = run(Ddp, fleet(3), 3)
+    come, left = quiet.recording.end_ns // 4, quiet.recording.end_ns // 2
+    got = run(Ddp, fleet(4, sessions={2: [(0, left)], 3: [(come, FAR_NS)]}), 3, 2, detection_s=1.0, setup_s=2.0)
+    (x,) = got.strategy.report()["recoveries"]
+    assert (x["moved_bytes"], x["ready_ns"]) == (0, left + 3 * S)
+    moved = [d for d in got.recording.dispatches if d.label == "join/states"]
+    assert [int(d.tasks.bytes_out.sum()) for d in moved] == [16 * PARAMETERS]
+    assert got.strategy.placement.devices.tolist() == [0, 1, 3]
+    two, three = run(Ddp, fleet(2), 3).recording.end_ns, quiet.recording.end_ns
+    assert got.recording.end_ns == near(left + 3 * S + two + 16 * PARAMETERS * 1000 + three)
+
+
 # ---------------------------------------------------------------------------------------------------------------- zero
 
 

@@ -125,6 +125,12 @@ def test_replicas_add_gradients_at_the_end():
     }
 
 
+def test_a_slow_group_is_left_out_unless_it_is_asked_for():
+    there = fleet(4, flops=np.array([1e9, 1e9, 1e8, 1e8]))
+    assert run(there, tensor_parallel=2).strategy.report()["plan"]["samples"] == [2]
+    assert run(there, tensor_parallel=2, data_parallel=2).strategy.report()["plan"]["samples"] == [1, 1]
+
+
 def test_groups_are_made_of_devices_with_like_links():
     got = run(fleet(4, up=np.array([8e6, 4e6, 8e6, 4e6])), tensor_parallel=2)
     assert got.strategy.placement.own.groups.tolist() == [[0, 2], [1, 3]]
