@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 from morphling.errors import Infeasible, PlanError
 from morphling.planning.costs import Rates
 from morphling.types import FloatArray, IntArray
+from morphling.units import format_bytes
 
 __all__ = ["AsteroidPlan", "LayerProfile", "allocate", "plan_asteroid", "round_latency"]
 
@@ -204,8 +205,8 @@ def plan_asteroid(
         need = states * profile.weight_bytes + profile.kept_bytes
         raise Infeasible(
             f"asteroid: no pipeline of up to {most} stages fits into memory; with one sample the largest layer needs "
-            f"{need.max():.0f} bytes, all layers {need.sum():.0f}, the largest device has "
-            f"{rates.memory_bytes.max():.0f} and all of them {rates.memory_bytes.sum():.0f}"
+            f"{format_bytes(need.max())}, all layers {format_bytes(need.sum())}, the largest device has "
+            f"{format_bytes(rates.memory_bytes.max())} and all of them {format_bytes(rates.memory_bytes.sum())}"
         )
     return search.plan(int(np.argmin(best)) + 1)
 

@@ -125,6 +125,10 @@ def view_rates(view: View, here: IntArray, *, spare: int = 0) -> Rates:
     )
 
 
+class _Undivided(Infeasible):
+    """Another number of stages may divide; memory is the better reason to tell."""
+
+
 class PipelineStrategy(PlannedStrategy):
     """P stages of one device each, g copies of the pipeline; write `schedule`, and `chunks` if a stage has several."""
 
@@ -161,7 +165,8 @@ class PipelineStrategy(PlannedStrategy):
                 return self._of_stages(view, able, stages)
             except Infeasible as reason:
                 why[stages] = reason
-        raise Infeasible(f"no pipeline of 1 to {most} stages is possible; with {most}: {why[most]}")
+        told = max([P for P, reason in why.items() if not isinstance(reason, _Undivided)], default=most)
+        raise Infeasible(f"no pipeline of 1 to {most} stages is possible; with {told}: {why[told]}")
 
     def _check_stages(self, stages: int, devices: int, layers: int) -> None:
         if stages > devices:
@@ -191,7 +196,7 @@ class PipelineStrategy(PlannedStrategy):
         """Micro-batches of each copy, as even as they can be; ``Infeasible`` if they do not divide."""
         unit, asked = self.unit(stages), self.config.data_parallel
         if micro_batches % unit:
-            raise Infeasible(f"{micro_batches} micro-batches are no multiple of {unit} stages, as {self.name} needs")
+            raise _Undivided(f"{micro_batches} micro-batches are no multiple of {unit} stages, as {self.name} needs")
         most = min(devices // stages, micro_batches // unit)
         copies = most if asked == "all" else asked
         if copies > most:

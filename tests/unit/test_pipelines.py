@@ -275,12 +275,13 @@ def test_layers_in_proportion_to_speed():
             Gpipe(GpipeConfig(stages=2, data_parallel=3)), 4, 6,
             "3 pipelines of 2 stages need 6 devices and 3 micro-batches; there are 4 and 6: at most 2",
         ),
+        (Interleaved(InterleavedConfig()), 8, 6, "with 3: device device#0 has 100 kB and needs"),
         (Interleaved(InterleavedConfig()), 1, 4, "1 layers cannot fill 1 stages of 2 chunks; at most 0 stages"),
     ],
 )  # fmt: skip
 def test_what_cannot_be(strategy, layers, batch, said):
     with pytest.raises(Infeasible, match=said):
-        replay(strategy, fleet(4), workload(layers, batch))
+        replay(strategy, fleet(4, memory=100_000 if "kB" in said else 1 << 30), workload(layers, batch))
 
 
 @pytest.mark.parametrize(
