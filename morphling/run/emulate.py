@@ -151,7 +151,7 @@ def _notes(emulation: Emulation, coverage: Coverage, loaded: LoadedScenario) -> 
     notes = [
         "no matrix product was seen" if share is None else f"{share:.1%} of the FLOPs of matrix products were sharded",
         f"{clock.replayed:,} products were replayed by the engine, {clock.repeated:,} took what an equal one took",
-        f"the script's products stand in for the scenario's workload ({loaded.scenario.workload.model})",
+        f"the script's products stand in for the scenario's workload ({loaded.model.name})",
     ]
     if not emulation.steps:
         notes.append("no step of an optimizer was seen, so there are no losses and no iterations")
