@@ -80,6 +80,11 @@ def test_threads_give_the_same_bits():
     cut = Cut(ragged(shape), threads)
     assert torch.equal(cut.run(a, b, poison=True), Cut(ragged(shape)).run(a, b))
     assert len(cut.chunks[3]) == 3
+    with torch.inference_mode():  # which the threads do not know of
+        inside = cut.run(a, b, poison=True)
+    assert torch.allclose(inside, a @ b, atol=1e-4)
+    c = torch.randn(128, 192, requires_grad=True)
+    assert cut.run(a, c.detach()).requires_grad is False
     threads.close()
 
 
