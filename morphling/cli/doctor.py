@@ -27,7 +27,9 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON inst
         try:
             facts[name] = version(name)
         except PackageNotFoundError:
-            facts[name] = "not installed" + (" (only the live executor needs it)" if name == "torch" else "")
+            facts[name] = "not installed" + (
+                " (the live executor and morphling emulate need it)" if name == "torch" else ""
+            )
     facts["executors"] = {p.name: p.cause or "ready" for p in list_plugins("executors")}
     if as_json:
         print(json.dumps(facts, indent=2))

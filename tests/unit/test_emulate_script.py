@@ -407,3 +407,23 @@ def test_data_parallel_with_a_lost_device():
     assert emulation.clock.finish().iteration_ends_ns == alone.iteration_ends_ns
     assert emulation.clock.shares[0].tolist() == [1, 2]
     assert len(emulation.clock.report()["recoveries"]) == 1
+
+
+def test_the_digits_are_learned_alike(tmp_path, capfd):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    script = ROOT / "examples" / "train_mlp_digits.py"
+    small = ["--epochs", "2", "--width", "32"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    alone = subprocess.run([sys.executable, script, *small], capture_output=True, text=True, check=True, env=env)
+    emulate(script, FLEET, small, out=tmp_path / "run")
+    assert capfd.readouterr().out == alone.stdout
+    assert alone.stdout.count("right") == 2
+
+
+def test_figures_are_drawn_again(tmp_path):
+    emulate(written(tmp_path, "import torch\ntorch.ones(3, 3) @ torch.ones(3, 3)\n"), FLEET, out=tmp_path / "run")
+    (tmp_path / "run" / "figures" / "loss.png").unlink()
+    command = [sys.executable, "-m", "morphling", "figures", str(tmp_path / "run")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=env)
+    assert [Path(line).name for line in done.stdout.splitlines()] == ["overview.png", "loss.png"]
