@@ -59,14 +59,16 @@ def figures(
 
 def _again(folder: Path, *, mixed: bool, as_json: bool) -> None:
     from morphling.errors import InputError
-    from morphling.figures import draw_comparison, draw_overview
+    from morphling.figures import draw_comparison, draw_losses, draw_overview
     from morphling.results import Comparison
 
     if mixed:
         raise InputError("a folder is drawn where it is: leave out --only, --list, --out and --jobs")
     compared = (folder / "comparison.json").is_file()
-    drawn = draw_comparison(Comparison.open(folder)) if compared else draw_overview(folder)
-    print(json.dumps({"files": [str(drawn)]}) if as_json else drawn)
+    drawn = [draw_comparison(Comparison.open(folder)) if compared else draw_overview(folder)]
+    if (folder / "losses.csv").is_file():
+        drawn.append(draw_losses(folder))
+    print(json.dumps({"files": [str(path) for path in drawn]}) if as_json else "\n".join(map(str, drawn)))
 
 
 def _list(*, as_json: bool) -> None:

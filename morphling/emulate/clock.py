@@ -39,6 +39,12 @@ from morphling.workload import Workload, products_workload
 
 __all__ = ["FleetClock", "Work"]
 
+ASSUMPTIONS = (
+    "each product of the script is planned and replayed on its own, one after another",
+    "its operands travel from the coordinator and its result back; nothing stays on a device for the next",
+    "when a product begins, the strategy knows who is online",
+    "what is no matrix product (activation functions, norms, the optimizer) takes no virtual time",
+)
 MOST_KEPT = 4096
 """Products whose replay is kept; a script has some tens of shapes."""
 
@@ -227,7 +233,9 @@ class FleetClock:
         repeats: bool = True,
     ) -> None:
         self.fleet, self.made, self.now_ns = fleet, made, 0
-        self.turns = _Turns(lambda: self.engine, made())
+        first = made()
+        self.name = first.name or type(first).__name__
+        self.turns = _Turns(lambda: self.engine, first)
         self.engine = Engine(fleet, workload, self.turns, executor, seed=seed, horizon_s=horizon_s, heat=heat)
         # A large fleet alone is no reason to load the compiler: most products are replayed once.
         self.engine.lane.force = None
@@ -280,6 +288,11 @@ class FleetClock:
         """A training step ended."""
         self.engine.iteration_ends.append(self.now_ns)
 
+    def report(self) -> dict[str, Any]:
+        """What the strategy said of the products, put together."""
+        assumptions = [*ASSUMPTIONS, *self.assumptions]
+        return {"strategy": self.name, "assumptions": assumptions, "recoveries": self.recoveries}
+
     def finish(self) -> Recording:
         """The run is over: everything that happened."""
         self._sync()
@@ -316,6 +329,7 @@ class FleetClock:
         online, begun, first, quiet_ns = self.online, self.now_ns, len(engine.records), self.next_change_ns
         view = _View(engine.view, engine.workload, self.rates)
         engine.proceed(self.turns.begin(inner, view))
+        engine.withdraw(list(engine.running.values()))
         self.now_ns = engine.now_ns
         records = sorted(engine.records[first:], key=lambda r: r.serial)
         work = Work(None, self.now_ns - begun, begun, records)  # type: ignore[arg-type] # `product` adds them

@@ -14,6 +14,7 @@ import torch
 from morphling.emulate.clock import FleetClock
 from morphling.emulate.interception import Product
 from morphling.emulate.products import Cut, Threads, numerics_error, tolerance
+from morphling.emulate.replicas import ReplicaClock
 from morphling.errors import MorphlingError, RunError
 from morphling.types import SECOND_NS, DType
 
@@ -60,7 +61,7 @@ class Emulation:
 
     def __init__(
         self,
-        clock: FleetClock,
+        clock: FleetClock | ReplicaClock,
         *,
         check_numerics: bool = False,
         batched: str = "devices",

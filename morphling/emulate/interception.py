@@ -152,7 +152,7 @@ class Interception(TorchDispatchMode):
             self._uncounted(name, shape, a.dtype)
             return None
         backward = torch._C._current_graph_task_id() != -1  # noqa: SLF001 - no public name says so
-        phase = Phase.BACKWARD_INPUT if backward else Phase.FORWARD
+        phase = _phase(a) if backward else Phase.FORWARD
         if bias is not None:  # what beta = 0 leaves out is not read, NaN or not
             bias = bias.expand((*a.shape[:-1], b.shape[-1])) if beta != 0 else None
         self.products += 1
@@ -209,6 +209,12 @@ def _shape(a: Any, b: Any, bias: Any) -> ProductShape | None:
     if bias is not None and not _fits(a, bias, (*left[:-1], n)):
         return None
     return ProductShape(count, m, n, k)
+
+
+def _phase(a: torch.Tensor) -> Phase:
+    """Of a product of a backward pass: weight gradients are made of the transposed gradient of the output."""
+    turned = a.shape[-1] > 1 and a.stride(-1) != 1 and a.stride(-2) == 1
+    return Phase.BACKWARD_WEIGHT if turned else Phase.BACKWARD_INPUT
 
 
 def _fits(a: Any, bias: Any, shape: tuple[int, ...]) -> bool:

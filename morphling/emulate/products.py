@@ -83,10 +83,14 @@ class Threads:
             self.pool = None
 
 
+_kept = threading.local()
+
+
 def _alone() -> None:
-    """A worker computes with one thread, below autograd."""
+    """A worker computes with one thread, below autograd; in inference mode it may write to any tensor."""
     torch.set_num_threads(1)
-    torch._C._set_grad_enabled(False)  # noqa: SLF001 - the public context manager ends with its block
+    _kept.mode = torch.inference_mode()
+    _kept.mode.__enter__()  # for as long as the thread lives
 
 
 class Band(NamedTuple):

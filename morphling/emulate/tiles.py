@@ -5,7 +5,7 @@ Numbers only; the tensors are cut in `products`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from morphling.errors import PlanError
 from morphling.types import IntArray
 
-__all__ = ["Part", "ProductShape", "Tiles", "inner_split", "row_split", "whole"]
+__all__ = ["Part", "ProductShape", "Tiles", "inner_split", "product_split", "row_split", "whole"]
 
 
 class ProductShape(NamedTuple):
@@ -155,6 +155,14 @@ def row_split(shape: ProductShape, device: IntArray, shares: IntArray) -> Tiles:
         shape, np.tile(device, shape.batch)[keep], product[keep], starts[keep], ends[keep],
         zero, zero + shape.n, zero, zero + shape.k,
     )  # fmt: skip
+
+
+def product_split(shape: ProductShape, device: IntArray, shares: IntArray) -> Tiles:
+    """Whole products by ``shares``, as many as there are: those of attention, one for each sample and head."""
+    ends = _ends(shape.batch, shares)
+    mine = device[np.searchsorted(ends, np.arange(shape.batch), side="right")]
+    tiles = whole(shape, 0)
+    return replace(tiles, device=mine)
 
 
 def inner_split(shape: ProductShape, device: IntArray, shares: IntArray) -> Tiles:

@@ -169,11 +169,11 @@ class Engine:
                     f"the clock stands still at {self.now_ns / 1e9:.9g} s for {STANDSTILL} decisions; {pending(self)}"
                 )
             self.env.step()
-        self.withdraw(list(self.running.values()))  # rows still in flight
 
     def recording(self) -> Recording:
-        """What happened until now."""
+        """What happened until now; rows still in flight are withdrawn."""
         end = self.now_ns
+        self.withdraw(list(self.running.values()))
         self.records.sort(key=lambda r: r.serial)
         churn = np.array(self.churn, np.int64).reshape(-1, 3)
         return Recording(

@@ -69,6 +69,7 @@ def losses_figure(
             off = np.abs(plain["loss"] - loss) / np.maximum(np.abs(plain["loss"]), np.finfo(float).tiny)
             by_step.set_title(f"Loss by step: relative difference at most {off.max():.1e}", fontsize=10, loc="left")
     by_step.plot(emulated["step"], loss, color=BLUE, linewidth=1.3, marker=".", markersize=4, label="emulated fleet")
+    by_step.xaxis.get_major_locator().set_params(integer=True)
     by_step.set_xlabel("step", fontsize=9)
     by_step.set_ylabel("loss", fontsize=9)
     by_step.legend(fontsize=8, frameon=False)

@@ -190,6 +190,13 @@ class Strategy(ABC):
         """
         return None
 
+    def shares(self) -> tuple[IntArray, IntArray] | None:
+        """Devices and how many samples of the batch each computes, int64[n], where each has a replica of the model.
+
+        None if the batch is not shared out, or no plan is made.
+        """
+        return None
+
     def report(self) -> dict[str, Any]:
         """What the strategy wants printed and saved beside the metrics (plan, bounds, devices left out and why).
 

@@ -20,11 +20,13 @@ from morphling.scenario import (
     InlineProfile,
     LoadedScenario,
     ProfileRecord,
+    TracedWorkload,
     completed,
     configured,
 )
 from morphling.types import DType
 from morphling.workload import Place, Workload, training_step
+from morphling.workload.traced import TracedGemms
 
 __all__ = ["Built", "build", "check", "check_strategy", "complete"]
 
@@ -57,10 +59,17 @@ def build(loaded: LoadedScenario, *, allow_plugins: bool = False) -> Built:
     _check_recorded(loaded)
     workload = _workload(loaded)
     fleet = _fleet(loaded)
+    strategy = _strategy(loaded, allow_plugins=allow_plugins)
+    if isinstance(s.workload, TracedWorkload) and strategy.covers != "gemms":
+        raise loaded.fault(
+            ("workload", "gemms"),
+            f"{strategy.name or type(strategy).__name__} plans by a model's layers, which a file of products lacks;"
+            " cleave plans product by product",
+        )
     return Built(
         fleet=fleet,
         workload=workload,
-        strategy=_strategy(loaded, allow_plugins=allow_plugins),
+        strategy=strategy,
         executor=_executor(loaded, fleet),
         seed=s.seed,
         iterations=s.run.iterations,
@@ -104,6 +113,9 @@ def complete(loaded: LoadedScenario, built: Built) -> LoadedScenario:
 
 def _workload(loaded: LoadedScenario) -> Workload:
     w = loaded.scenario.workload
+    if isinstance(w, TracedWorkload) or isinstance(loaded.model, TracedGemms):
+        assert isinstance(loaded.model, TracedGemms)  # noqa: S101 - one goes with the other
+        return loaded.model.workload(DType.named(w.dtype))
     try:
         return training_step(
             loaded.model,

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from morphling.emulate import need_torch
+from morphling.emulate.clock import FleetClock
+from morphling.emulate.replicas import ReplicaClock
 from morphling.errors import InputError
+from morphling.interfaces.strategy import Strategy
 from morphling.results import Results, check_room, new_run_folder, write_run
 from morphling.results.battery import battery_notes
 from morphling.run.build import Built, build, complete
@@ -22,14 +25,6 @@ if TYPE_CHECKING:
     from morphling.emulate.interception import Coverage
 
 __all__ = ["emulate"]
-
-ASSUMPTIONS = (
-    "each product of the script is planned and replayed on its own, one after another",
-    "its operands travel from the coordinator and its result back; nothing stays on a device for the next",
-    "when a product begins, the strategy knows who is online",
-    "what is no matrix product (activation functions, norms, the optimizer) takes no virtual time",
-)
-
 
 _BATCHED = {"coordinator": ("products with a batch dimension (attention) run on the coordinator",)}
 
@@ -97,7 +92,7 @@ def emulate(
             built.fleet,
             manifest,
             loaded.resolved_yaml(),
-            extra={"strategy": _strategy_report(built, emulation)},
+            extra={"strategy": _strategy_report(emulation)},
             draw=_drawing(reference) if figures else None,
             texts={"losses.csv": emulation.losses_csv()},
         )
@@ -117,12 +112,11 @@ def _run(
     say: Callable[[str], object],
     warn: Callable[[str], object],
 ) -> tuple[Emulation, Coverage]:
-    from morphling.emulate.clock import FleetClock  # noqa: PLC0415 - with torch, which takes a second
-    from morphling.emulate.emulation import Emulation  # noqa: PLC0415
+    from morphling.emulate.emulation import Emulation  # noqa: PLC0415 - with torch, which takes a second
     from morphling.emulate.script import run_script, watched_by  # noqa: PLC0415
 
     first = built.strategy
-    clock = FleetClock(
+    clock = _clock_of(first)(
         built.fleet,
         built.workload,
         lambda: type(first)(first.config),
@@ -143,16 +137,31 @@ def _run(
     return emulation, seen[0]
 
 
+def _clock_of(strategy: Strategy) -> type[FleetClock | ReplicaClock]:
+    """Virtual time product by product, or step by step for replicas."""
+    if strategy.covers == "gemms":
+        return FleetClock
+    if type(strategy).shares is not Strategy.shares:
+        return ReplicaClock
+    raise InputError(
+        f"strategy {strategy.name or type(strategy).__name__}, as it is configured, says neither where the rows of a"
+        " product lie (Strategy.places) nor how it shares the batch (Strategy.shares), so it cannot compute a script;"
+        " cleave with model: physical, and ddp, do"
+    )
+
+
 def _notes(emulation: Emulation, coverage: Coverage, loaded: LoadedScenario) -> list[str]:
     """What a reader of the numbers should know."""
     report = coverage.report()
     clock = emulation.clock
     share = report["coverage"]
+    what = "products" if isinstance(clock, FleetClock) else "steps"
     notes = [
         "no matrix product was seen" if share is None else f"{share:.1%} of the FLOPs of matrix products were sharded",
-        f"{clock.replayed:,} products were replayed by the engine, {clock.repeated:,} took what an equal one took",
-        f"the script's products stand in for the scenario's workload ({loaded.scenario.workload.model})",
+        f"{clock.replayed:,} {what} were replayed by the engine, {clock.repeated:,} took what an equal one took",
     ]
+    if isinstance(clock, FleetClock):
+        notes.append(f"the script's products stand in for the scenario's workload ({loaded.model.name})")
     if not emulation.steps:
         notes.append("no step of an optimizer was seen, so there are no losses and no iterations")
     if emulation.check_numerics:
@@ -180,20 +189,16 @@ def _facts(path: Path, args: Sequence[str], emulation: Emulation, coverage: Cove
         "numerics": {"checked": emulation.checked, "worst_relative_error": emulation.worst}
         if emulation.check_numerics
         else None,
-        "products_replayed": clock.replayed,
-        "products_repeated": clock.repeated,
+        "replayed": clock.replayed,
+        "repeated": clock.repeated,
         "devices": clock.fleet.size,
         "host_memory_bytes": host_memory_bytes(),
     }
 
 
-def _strategy_report(built: Built, emulation: Emulation) -> dict[str, Any]:
-    clock = emulation.clock
-    return {
-        "strategy": built.strategy.name or type(built.strategy).__name__,
-        "assumptions": [*ASSUMPTIONS, *_BATCHED.get(emulation.batched, ()), *clock.assumptions],
-        "recoveries": clock.recoveries,
-    }
+def _strategy_report(emulation: Emulation) -> dict[str, Any]:
+    report = emulation.clock.report()
+    return {**report, "assumptions": [*_BATCHED.get(emulation.batched, ()), *report["assumptions"]]}
 
 
 def _drawing(reference: str | Path | None) -> Callable[[Path], object]:

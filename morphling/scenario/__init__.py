@@ -31,6 +31,7 @@ from morphling.scenario.schema import (
     Run,
     Scenario,
     StrategyChoice,
+    TracedWorkload,
     Workload,
 )
 from morphling.scenario.traces import list_traces, load_trace
@@ -55,6 +56,7 @@ __all__ = [
     "Scenario",
     "StrategyChoice",
     "TraceLink",
+    "TracedWorkload",
     "Workload",
     "availability_source",
     "completed",

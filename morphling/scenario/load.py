@@ -23,12 +23,22 @@ from morphling.scenario.network_schema import TraceRates
 from morphling.scenario.overrides import apply_overrides
 from morphling.scenario.power_modes import split_mode
 from morphling.scenario.profiles import ProfileRecord, find_profile, parse_profile
-from morphling.scenario.schema import AlwaysOn, InlineProfile, Scenario, SessionFile, Sessions, TraceFile
+from morphling.scenario.schema import (
+    AlwaysOn,
+    InlineProfile,
+    Scenario,
+    SessionFile,
+    Sessions,
+    TracedWorkload,
+    TraceFile,
+    Workload,
+)
 from morphling.scenario.sessions import availability_of, listed_stays
 from morphling.scenario.traces import parse_trace
 from morphling.scenario.yaml12 import Document
 from morphling.scenario.yaml12 import Path as Keys
 from morphling.workload import Model, model_from_config, model_named
+from morphling.workload.traced import TracedGemms, traced_from_json
 
 __all__ = ["LoadedScenario", "load_scenario", "resolved", "resolved_yaml"]
 
@@ -44,7 +54,7 @@ class LoadedScenario:
     ``scenario`` : the record, every default filled, paths absolute
     ``profiles`` : by reference (a name or an absolute path, as in ``scenario``)
     ``traces`` : by (reference, past_end); an imported one by the JSON of what the scenario says
-    ``model`` : the workload's model
+    ``model`` : the workload's model, or its traced products
     ``availability`` : sessions of all devices
     ``remarks`` : what a reader of the numbers should know of the files
     ``inputs`` : SHA-256 of each file read, by path
@@ -54,7 +64,7 @@ class LoadedScenario:
     scenario: Scenario
     profiles: Mapping[str, ProfileRecord]
     traces: Mapping[tuple[str, str], LinkTrace]
-    model: Model
+    model: Model | TracedGemms
     availability: Availability
     inputs: Mapping[str, str]
     document: Document = field(repr=False)
@@ -168,7 +178,9 @@ def _scenario_file(source: str) -> Path:
     return path if path.is_file() else find_file("scenarios", source)
 
 
-_REFERENCES: Final[tuple[Keys, ...]] = (("workload", "model"), ("availability", "path"), ("coordinator", "profile"))
+_REFERENCES: Final[tuple[Keys, ...]] = (
+    ("workload", "model"), ("workload", "gemms"), ("availability", "path"), ("coordinator", "profile"),
+)  # fmt: skip
 _ENTRY_REFERENCES: Final[tuple[Keys, ...]] = (
     ("profile",), ("link", "trace"), ("link", "trace", "path"), ("link", "trace", "up_file"),
 )  # fmt: skip
@@ -215,7 +227,7 @@ def _absolute_at(value: Any, keys: Keys, home: Path) -> None:
         return
     reference, mode = split_mode(reference) if last == "profile" else (reference, None)
     # Models are often called 'owner/name': a slash alone does not make a path of one.
-    if last in {"path", "up_file"} or (reference.endswith(".json") if last == "model" else is_path(reference)):
+    if last in {"path", "up_file", "gemms"} or (reference.endswith(".json") if last == "model" else is_path(reference)):
         try:
             value[last] = str(full_path(reference, home)) + ("" if mode is None else f"@{mode}")
         except InputError as error:
@@ -246,7 +258,7 @@ class _Reading:
         self.remarks: list[str] = []
 
     def finish(self, scenario: Scenario, given: type[Any] | None = None) -> LoadedScenario:
-        model = self.attempt(("workload", "model"), lambda: self.model(scenario.workload.model))
+        model = self.workload(scenario.workload)
         for index, entry in enumerate(scenario.fleet):
             self.read_profile(("fleet", index, "profile"), entry.profile)
             if isinstance(entry.link, TraceRates):
@@ -271,6 +283,11 @@ class _Reading:
             remarks=tuple(self.remarks),
             strategy_class=given,
         )
+
+    def workload(self, workload: Workload | TracedWorkload) -> Model | TracedGemms | None:
+        if isinstance(workload, TracedWorkload):
+            return self.attempt(("workload", "gemms"), lambda: self.gemms(Path(workload.gemms)))
+        return self.attempt(("workload", "model"), lambda: self.model(workload.model))
 
     def names(self, raw: Mapping[str, Any]) -> list[str]:
         """Faults of the names in a scenario whose form is wrong too, so that all are told at once."""
@@ -352,6 +369,11 @@ class _Reading:
         if not path.is_file():
             raise WorkloadError(f"no such file: {path}")
         return model_from_config(_json(self.text(path), str(path)), path.parent.name, str(path))
+
+    def gemms(self, path: Path) -> TracedGemms:
+        if not path.is_file():
+            raise WorkloadError(f"no such file: {path}")
+        return traced_from_json(_json(self.text(path), str(path)), str(path))
 
     def availability(self, scenario: Scenario) -> Availability:
         match scenario.availability:

@@ -72,6 +72,7 @@ __all__ = [
     "StrategyChoice",
     "TraceFile",
     "TraceLink",
+    "TracedWorkload",
     "Workload",
 ]
 
@@ -98,6 +99,23 @@ class Workload(Record):
     recompute: Literal["none", "full"] = Field(
         "none", description="Whether layers run forward again during the backward pass, to save activations."
     )
+
+
+class TracedWorkload(Record):
+    """What is trained, as the matrix products that were traced from a script or a model."""
+
+    gemms: Text = Field(description="File of products, as `morphling emulate --trace-only` writes it.")
+    dtype: DTypeName = Field("float16", description="Number format of operands and results.")
+
+
+def _workload_shape(value: object) -> str:
+    traced = "gemms" in value if isinstance(value, dict) else isinstance(value, TracedWorkload)
+    return "<gemms>" if traced else "<model>"
+
+
+AnyWorkload: TypeAlias = Annotated[
+    Annotated[Workload, Tag("<model>")] | Annotated[TracedWorkload, Tag("<gemms>")], Discriminator(_workload_shape)
+]
 
 
 class InlinePower(Record):
@@ -343,7 +361,7 @@ class Scenario(Record):
         description="Name of the run folder: letters, digits, '.', '_' and '-'."
     )
     seed: Annotated[StrictInt, Field(ge=0, lt=2**63)] = Field(0, description="Seed of all random streams; 0 is a seed.")
-    workload: Workload = Field(description="What is trained.")
+    workload: AnyWorkload = Field(description="What is trained: a model by name, or a file of traced products.")
     fleet: tuple[FleetEntry, ...] = Field(min_length=1, description="Groups of devices.")
     cells: tuple[Cells, ...] = Field((), description="Access points and radio cells, whose links devices share.")
     coordinator: Coordinator = Field(default_factory=Coordinator, description="The parameter server.")

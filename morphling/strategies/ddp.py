@@ -127,6 +127,12 @@ class Ddp(PlannedStrategy):
         size = new.memory[0].states
         return Recovery(copied(have[np.arange(len(lack)) % len(have)], lack, size), from_checkpoint=False)
 
+    def shares(self) -> tuple[IntArray, IntArray] | None:
+        """The devices of the placement in use, and their samples."""
+        if self.placement is None:
+            return None
+        return self.placement.devices.astype(np.int64), np.asarray(self.placement.own, np.int64)
+
     def assumptions(self) -> list[str]:
         """What is taken for granted."""
         return [

@@ -12,10 +12,14 @@ import numpy as np
 from morphling.errors import WorkloadError
 from morphling.types import DType, Kind, Phase, item_bytes
 from morphling.workload.dag import GemmDag, Place
+from morphling.workload.models import Model
+from morphling.workload.training import Workload
 
 __all__ = ["TracedGemm", "TracedGemms", "traced_from_json"]
 
 FORMAT = "morphling-gemms-1"
+TRACED = "traced"
+"""Family of the stand-in for a model."""
 
 
 class TracedGemm(NamedTuple):
@@ -62,8 +66,17 @@ class TracedGemms:
         lines = ",\n".join("  " + json.dumps(_line(g)) for g in self.gemms)
         return text.replace('"gemms": []', f'"gemms": [\n{lines}\n ]') + "\n"
 
-    def dag(self, dtype: DType, *, batched: Place = Place.COORDINATOR) -> GemmDag:
-        """The GEMM DAG; products with a batch run at ``batched``, the others on the devices."""
+    def workload(self, dtype: DType) -> Workload:
+        """As what is trained.  The model is a stand-in of no sizes: only the DAG means anything."""
+        model = Model(
+            name=self.name, family=TRACED, hidden_size=1, layers=1, heads=1, kv_heads=1, head_dim=1, ffn_size=1,
+            vocab_size=1, max_positions=1, position_rows=0, embedding_size=1, tied=True, gated_mlp=False,
+            activation="relu", note="traced matrix products alone: what lies between them takes no time",
+        )  # fmt: skip
+        return Workload(model, 1, 1, dtype, self.dag(dtype))
+
+    def dag(self, dtype: DType) -> GemmDag:
+        """The GEMM DAG; products with a batch run on the coordinator, the others on the devices."""
         size = len(self.gemms)
         width = item_bytes(dtype)
         names = tuple(dict.fromkeys(g.op for g in self.gemms))
@@ -89,7 +102,7 @@ class TracedGemms:
             b_transposed=np.array([g.b_transposed for g in self.gemms], np.bool_),
             flops=np.array([g.flops for g in self.gemms], np.float64),
             memory_bytes=(width * count * elements).astype(np.float64),
-            place=np.where(count > 1, batched, Place.DEVICES).astype(np.int8),
+            place=np.where(count > 1, Place.COORDINATOR, Place.DEVICES).astype(np.int8),
             level=np.array(level, np.int32),
             dep_ptr=np.cumsum([0, *(len(g.waits_for) for g in self.gemms)]).astype(np.int64),
             dep_idx=np.array([w for g in self.gemms for w in g.waits_for], np.int64),

@@ -179,3 +179,14 @@ def test_the_coordinators_work_takes_time():
     c.central("convolution", 3e9, DType.FLOAT32)
     assert (c.now_ns, c.replayed, c.repeated) == (6_000_000, 1, 1)
     assert [d.label for d in c.finish().dispatches] == ["coordinator/convolution"] * 2
+
+
+def test_without_torch_it_says_what_to_install(monkeypatch):
+    import sys
+
+    from morphling.emulate import need_torch
+    from morphling.errors import InputError
+
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(InputError, match=r"needs PyTorch, .*pip install 'morphling\[live\]'"):
+        need_torch()

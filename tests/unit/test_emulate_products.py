@@ -80,6 +80,11 @@ def test_threads_give_the_same_bits():
     cut = Cut(ragged(shape), threads)
     assert torch.equal(cut.run(a, b, poison=True), Cut(ragged(shape)).run(a, b))
     assert len(cut.chunks[3]) == 3
+    with torch.inference_mode():  # which the threads do not know of
+        inside = cut.run(a, b, poison=True)
+    assert torch.allclose(inside, a @ b, atol=1e-4)
+    c = torch.randn(128, 192, requires_grad=True)
+    assert cut.run(a, c.detach()).requires_grad is False
     threads.close()
 
 
@@ -215,7 +220,7 @@ def test_autocast_and_checkpointing():
     assert mode.coverage.report()["coverage"] == 1
 
 
-def test_backward_is_told_from_forward():
+def test_the_phases_are_told_apart():
     from morphling.types import Phase
 
     phases = []
@@ -225,7 +230,7 @@ def test_backward_is_told_from_forward():
             phases.append(p.phase)
             return super().product(p)
 
-    w = torch.randn(6, 6, requires_grad=True)
+    layer, x = torch.nn.Linear(6, 5), torch.randn(4, 6, requires_grad=True)
     with Interception(Looks()):
-        (torch.randn(4, 6) @ w).sum().backward()
-    assert phases == [Phase.FORWARD, Phase.BACKWARD_INPUT]
+        (layer(x) ** 2).sum().backward()
+    assert sorted(phases) == [Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT]

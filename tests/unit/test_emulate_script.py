@@ -149,7 +149,7 @@ def test_the_example_gives_the_same_losses_and_a_run_folder(tmp_path, capsys):
     assert said["devices"] == 64
     assert said["host_memory_bytes"] > 1e8
     assert results.manifest["versions"]["torch"] == torch.__version__
-    assert said["products_repeated"] > said["products_replayed"]
+    assert said["repeated"] > said["replayed"]
 
 
 def test_the_flops_are_those_of_the_workload():
@@ -231,18 +231,22 @@ def test_exit_codes_of_the_script(tmp_path):
 
 def test_what_the_fleet_cannot_do_ends_the_run_even_if_the_script_swallows_it(tmp_path):
     text = "import torch\ntry:\n    torch.ones(4, 4) @ torch.ones(4, 4)\nexcept Exception:\n    print('swallowed')\n"
-    paper = {**FLEET, "strategy": {"name": "cleave", "model": "paper"}}
-    with pytest.raises(PlanError, match="does not say where its rows lie"):
-        emulate(written(tmp_path, text), paper, out=tmp_path / "run", figures=False)
+    small = {**FLEET, "fleet": [{**FLEET["fleet"][0], "profile": {"compute": "1 TFLOP/s", "memory": "8 B"}}]}
+    with pytest.raises(PlanError, match="memory"):
+        emulate(written(tmp_path, text), small, out=tmp_path / "run", figures=False)
     assert not (tmp_path / "run").exists()
 
 
 def test_wrong_input(tmp_path):
     with pytest.raises(InputError, match=r"nothing\.py: no such script"):
         emulate(tmp_path / "nothing.py", FLEET)
+    with pytest.raises(InputError, match="cleave, as it is configured, says neither where the rows"):
+        emulate(written(tmp_path, ""), {**FLEET, "strategy": {"name": "cleave", "model": "paper"}})
     reference = written(tmp_path, "step,los\n1,2\n", "plain.csv")
     with pytest.raises(InputError, match=r"plain\.csv:1: no column loss; it has step, los"):
         emulate(written(tmp_path, ""), FLEET, reference=reference)
+    with pytest.raises(InputError, match="cleave, as it is configured, says neither where the rows"):
+        emulate(written(tmp_path, ""), {**FLEET, "strategy": {"name": "cleave", "model": "paper"}})
     reference = written(tmp_path, "step,loss\n1,2\n2,x\n", "plain.csv")
     with pytest.raises(InputError, match=r"plain\.csv:3: loss: a number is needed, not 'x'"):
         emulate(written(tmp_path, ""), FLEET, reference=reference)
@@ -348,3 +352,78 @@ def test_several_backward_passes_make_one_step():
     assert np.isnan(emulation.losses[2].loss)
     assert emulation.losses[0].backward_s < emulation.losses[1].backward_s < emulation.losses[1].step_end_s
     assert emulation.losses_csv().splitlines()[3].startswith("2,nan,")
+
+
+def data_parallel(fleet, run, **keys):
+    from morphling.emulate.replicas import ReplicaClock
+    from morphling.strategies.ddp import Ddp, DdpConfig
+
+    clock = ReplicaClock(
+        fleet, tiny_workload(batch_size=6), lambda: Ddp(DdpConfig(detection_s=0.01, setup_s=0.0)), Analytic(fleet=fleet)
+    )
+    emulation = Emulation(clock, check_numerics=True, **keys)
+    with watched_by(emulation, str) as coverage:
+        out = run()
+    return out, emulation, coverage
+
+
+def test_data_parallel_splits_the_batch_and_steps_take_iterations():
+    from morphling.engine import Engine
+    from morphling.strategies.ddp import Ddp, DdpConfig
+
+    plain = training()
+    fleet = tiny_fleet(3)
+    emulated, emulation, coverage = data_parallel(fleet, training)
+    require_same(plain, emulated)
+    assert coverage.report()["coverage"] == 1
+    alone = Engine(
+        fleet, tiny_workload(batch_size=6), Ddp(DdpConfig(setup_s=0.0)), Analytic(fleet=fleet), iterations=20
+    ).run()
+    clock = emulation.clock
+    assert clock.now_ns == alone.iteration_ends_ns[-1]
+    assert clock.finish().iteration_ends_ns == alone.iteration_ends_ns
+    devices, samples = clock.shares
+    assert samples.sum() == 6
+    shapes = {(tuple(s), partial): w.tiles for (s, partial), w in clock.kept.items()}
+    forward = shapes[(1, 54, 32, 7), False]  # 6 samples of 9 tokens
+    assert (forward.row1 - forward.row0).tolist() == (9 * samples[samples > 0]).tolist()
+    gradient = shapes[(1, 32, 7, 54), True]
+    assert (gradient.in1 - gradient.in0).tolist() == (9 * samples[samples > 0]).tolist()
+    scores = next(t for (s, _), t in shapes.items() if s[0] == 24)  # 6 samples x 4 heads
+    assert np.bincount(scores.device, minlength=3)[devices].tolist() == (4 * samples).tolist()
+
+
+def test_data_parallel_with_a_lost_device():
+    from morphling.engine import Engine
+    from morphling.strategies.ddp import Ddp, DdpConfig
+
+    plain = training(8)
+    quiet = data_parallel(tiny_fleet(3), lambda: training(8))[1].clock.now_ns
+    fleet = replace(tiny_fleet(3), availability=Availability.of([[(0, quiet // 3)], [(0, FAR_NS)], [(0, FAR_NS)]]))
+    emulated, emulation, _ = data_parallel(fleet, lambda: training(8))
+    require_same(plain, emulated)
+    config = DdpConfig(detection_s=0.01, setup_s=0.0)
+    alone = Engine(fleet, tiny_workload(batch_size=6), Ddp(config), Analytic(fleet=fleet), iterations=8).run()
+    assert emulation.clock.finish().iteration_ends_ns == alone.iteration_ends_ns
+    assert emulation.clock.shares[0].tolist() == [1, 2]
+    assert len(emulation.clock.report()["recoveries"]) == 1
+
+
+def test_the_digits_are_learned_alike(tmp_path, capfd):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    script = ROOT / "examples" / "train_mlp_digits.py"
+    small = ["--epochs", "2", "--width", "32"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    alone = subprocess.run([sys.executable, script, *small], capture_output=True, text=True, check=True, env=env)
+    emulate(script, FLEET, small, out=tmp_path / "run")
+    assert capfd.readouterr().out == alone.stdout
+    assert alone.stdout.count("right") == 2
+
+
+def test_figures_are_drawn_again(tmp_path):
+    emulate(written(tmp_path, "import torch\ntorch.ones(3, 3) @ torch.ones(3, 3)\n"), FLEET, out=tmp_path / "run")
+    (tmp_path / "run" / "figures" / "loss.png").unlink()
+    command = [sys.executable, "-m", "morphling", "figures", str(tmp_path / "run")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=env)
+    assert [Path(line).name for line in done.stdout.splitlines()] == ["overview.png", "loss.png"]

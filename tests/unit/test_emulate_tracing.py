@@ -172,3 +172,59 @@ def test_wrong_input(tmp_path):
     with pytest.raises(RunError, match="no matrix product was seen"):
         trace(script, out=out)
     assert not out.exists()
+
+
+def scenario(path, **strategy):
+    return {
+        "name": "traced",
+        "workload": {"gemms": str(path), "dtype": "float32"},
+        "fleet": [
+            {
+                "profile": {"compute": "1 TFLOP/s", "memory": "1 GB"},
+                "count": 4,
+                "link": {"downlink": "8 Mbit/s", "uplink": "8 Mbit/s"},
+            }
+        ],
+        "strategy": {"name": "cleave", **strategy},
+    }
+
+
+def test_a_scenario_runs_a_file_of_products(tmp_path):
+    from morphling.run.build import build
+    from morphling.run.run import replay, run
+    from morphling.scenario import load_scenario
+
+    path = tmp_path / "like.gemms.json"
+    traced = like_llama(1)
+    path.write_text(traced.to_json())
+    built = build(load_scenario(scenario(path)))
+    recording = replay(built)
+    rows = sum(float(d.tasks.flops.sum()) for d in recording.dispatches)
+    assert rows == traced.flops
+    # what the devices computed is what has no batch
+    size = built.fleet.size
+    devices = sum(float(d.tasks.flops[d.tasks.device < size].sum()) for d in recording.dispatches)
+    assert devices == sum(g.flops for g in traced.gemms if g.batch == 1)
+    results = run(scenario(path), out=tmp_path / "run", figures=False)
+    assert str(path) in results.manifest["inputs_sha256"]
+    again = run(tmp_path / "run" / "scenario.yaml", out=tmp_path / "again", figures=False)
+    assert again.metrics["events_sha256"] == results.metrics["events_sha256"]
+
+
+def test_a_scenario_with_a_wrong_file_or_strategy(tmp_path):
+    from morphling.run.build import build
+    from morphling.scenario import load_scenario
+
+    path = tmp_path / "like.gemms.json"
+    with pytest.raises(InputError, match=r"workload\.gemms: no such file"):
+        load_scenario(scenario(path))
+    path.write_text("{}")
+    with pytest.raises(InputError, match=r"workload\.gemms: .*like\.gemms\.json: is no file of traced products"):
+        load_scenario(scenario(path))
+    path.write_text(like_llama(1).to_json())
+    with pytest.raises(InputError, match=r"workload\.gemms: cleave plans by a model's layers"):
+        build(load_scenario(scenario(path, model="paper")))
+    value = scenario(path)
+    value["workload"]["model"] = "opt-125m"
+    with pytest.raises(InputError, match=r"workload\.model"):
+        load_scenario(value)
