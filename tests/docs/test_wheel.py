@@ -80,3 +80,9 @@ def test_the_resolved_scenario_runs_to_the_same_events(program, tmp_path):
     call(program, "run", tmp_path / "first" / "scenario.yaml", "--out", tmp_path / "second", cwd=tmp_path)
     first, second = (json.loads((tmp_path / n / "metrics.json").read_text("utf-8")) for n in ("first", "second"))
     assert first["events_sha256"] == second["events_sha256"]
+
+
+def test_the_notebook_runs_there(program, tmp_path):
+    cells, notebook = ROOT / "tests" / "docs" / "notebook_cells.py", ROOT / "notebooks" / "01_compare_strategies.ipynb"
+    said = call(program.with_name("python"), "-P", cells, notebook, cwd=tmp_path).stdout
+    assert said.splitlines()[-1].endswith(" cells")
