@@ -199,6 +199,21 @@ def test_a_dtype_without_a_rate_is_said_and_not_covered():
     assert "float64" in warned[0]
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_sparse_products_are_said_and_empty_ones_are_nothing():
+    a = torch.eye(4)
+
+    def run():
+        torch.zeros(0, 4) @ a
+        return torch.mm(a.to_sparse(), a)
+
+    out, seen, mode, warned = seen_by(run)
+    assert torch.equal(out, a)
+    assert seen == []
+    assert mode.coverage.report()["flops"]["uncounted"] == 128
+    assert "other than ordinary dense matrices" in warned[0]
+
+
 def test_wrong_shapes_keep_the_words_of_torch():
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
         seen_by(lambda: torch.mm(torch.randn(2, 3), torch.randn(4, 5)))
