@@ -217,6 +217,7 @@ class FleetClock:
     Attributes
     ----------
     now_ns : virtual time
+    varying : why equal products may take unequal times, so that each is replayed; empty where they do not
     replayed, repeated : products that the engine replayed, and those that took what an earlier one took
     """
 
@@ -239,8 +240,15 @@ class FleetClock:
         self.engine = Engine(fleet, workload, self.turns, executor, seed=seed, horizon_s=horizon_s, heat=heat)
         # A large fleet alone is no reason to load the compiler: most products are replayed once.
         self.engine.lane.force = None
-        self.steady = not (self.engine.heat is not None or fleet.battery is not None) and _steady_links(fleet.links)
-        self.repeats = repeats and self.steady and executor.stationary
+        varies = {
+            "devices warm (execution: {heat: false} turns that off)": self.engine.heat is not None,
+            "devices have batteries": fleet.battery is not None,
+            "links vary in time": not _steady_links(fleet.links),
+            "durations depend on when rows start": not executor.stationary,
+        }
+        self.varying = " and ".join(text for text, true in varies.items() if true)
+        self.steady = not self.varying
+        self.repeats = repeats and self.steady
         self.rates = fleet.links.nominal_bps() if self.steady else None
         self.kept: dict[Any, Work] = {}
         self.planners: dict[Any, Strategy] = {}

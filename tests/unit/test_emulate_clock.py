@@ -140,7 +140,7 @@ def test_a_device_away_has_no_tile_and_one_lost_has_none_of_its_rows():
     assert area.sum() == 48 * 64
 
 
-def test_traces_and_heat_are_replayed_every_time():
+def test_on_traces_every_product_is_replayed():
     fleet = tiny_fleet(4)
     links = fleet.links
     ptr = np.arange(0, 2 * 4 + 1, 2)
@@ -153,6 +153,8 @@ def test_traces_and_heat_are_replayed_every_time():
     )  # fmt: skip
     c, _, _ = ran(replace(fleet, links=traced), PRODUCTS[:4])
     assert (c.replayed, c.repeated) == (4, 0)
+    assert c.varying == "links vary in time"
+    assert clock(fleet).varying == ""
 
 
 class Halves(Strategy):
