@@ -148,7 +148,6 @@ class Interception(TorchDispatchMode):
         shape = _shape(a, b, bias)
         name = PRODUCT_NAMES[func]
         if shape is None:
-            self._special(name, a, b)
             return None
         dtype = DTYPES.get(a.dtype)
         if dtype is None:
@@ -185,11 +184,9 @@ class Interception(TorchDispatchMode):
         finally:
             inside.depth -= 1
 
-    def _special(self, name: str, a: Any, b: Any) -> None:
+    def special(self, name: str, a: torch.Tensor, b: torch.Tensor) -> None:
         """Operands that are no ordinary matrices (sparse, of a class of their own), unless there is nothing in them."""
-        if not (
-            isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.numel() and b.dim() > 1 and b.numel()
-        ):
+        if _shape(a, b, None) is not None or not (a.numel() and b.numel()):
             return
         with self.lock:
             self.warn(f"{name} of other than ordinary dense matrices runs whole and takes no time")
@@ -294,7 +291,10 @@ def _activated(mode: Interception, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _whole(mode: Interception, func: Any, args: Any, kwargs: Any) -> Any:
-    return mode.seen(func, *args, **kwargs)
+    out = mode.seen(func, *args, **kwargs)
+    if func in PRODUCT_NAMES:  # once it has worked: wrong operands are the script's own error
+        mode.special(PRODUCT_NAMES[func], *operands_of(func, args))
+    return out
 
 
 def _central(mode: Interception, func: Any, args: Any, kwargs: Any) -> Any:
