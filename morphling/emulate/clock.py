@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from morphling.emulate.tiles import ProductShape, Tiles
 from morphling.engine import Engine
@@ -19,6 +20,7 @@ from morphling.engine.engine import TIMERS
 from morphling.errors import PlanError
 from morphling.fleet import Fleet, Links
 from morphling.fleet.links import PastEnd
+from morphling.interfaces.events import TIME_COLUMNS
 from morphling.interfaces.executor import Executor
 from morphling.interfaces.recording import DispatchRecord, Recording
 from morphling.interfaces.strategy import (
@@ -81,10 +83,18 @@ class _Repeated(DispatchRecord):
 
     @property
     def times(self) -> tuple[IntArray, ...]:
+        return tuple(self._time(place) for place in range(len(TIME_COLUMNS)))
+
+    def column(self, name: str) -> NDArray[Any]:
+        """As of the base; one column alone, where that is asked for."""
+        return self._time(TIME_COLUMNS.index(name)) if name in TIME_COLUMNS else super().column(name)
+
+    def _time(self, place: int) -> IntArray:
         first: DispatchRecord = self.first  # type: ignore[attr-defined] # set above
-        shift = self.time_ns - first.time_ns
-        *instants, worked = first.times
-        return (*(np.where(t >= 0, t + shift, t) for t in instants), worked)
+        column = first.times[place]
+        if TIME_COLUMNS[place] == "compute_ns":
+            return column
+        return np.where(column >= 0, column + (self.time_ns - first.time_ns), column)
 
 
 class _View:
@@ -217,6 +227,7 @@ class FleetClock:
     Attributes
     ----------
     now_ns : virtual time
+    varying : why equal products may take unequal times, so that each is replayed; empty where they do not
     replayed, repeated : products that the engine replayed, and those that took what an earlier one took
     """
 
@@ -239,8 +250,15 @@ class FleetClock:
         self.engine = Engine(fleet, workload, self.turns, executor, seed=seed, horizon_s=horizon_s, heat=heat)
         # A large fleet alone is no reason to load the compiler: most products are replayed once.
         self.engine.lane.force = None
-        self.steady = not (self.engine.heat is not None or fleet.battery is not None) and _steady_links(fleet.links)
-        self.repeats = repeats and self.steady and executor.stationary
+        varies = {
+            "devices warm (execution: {heat: false} turns that off)": self.engine.heat is not None,
+            "devices have batteries": fleet.battery is not None,
+            "links vary in time": not _steady_links(fleet.links),
+            "durations depend on when rows start": not executor.stationary,
+        }
+        self.varying = " and ".join(text for text, true in varies.items() if true)
+        self.steady = not self.varying
+        self.repeats = repeats and self.steady
         self.rates = fleet.links.nominal_bps() if self.steady else None
         self.kept: dict[Any, Work] = {}
         self.planners: dict[Any, Strategy] = {}

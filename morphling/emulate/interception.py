@@ -128,7 +128,9 @@ class Interception(TorchDispatchMode):
     def _learn(self, func: Any) -> Callable[..., Any] | None:
         """How to treat an operation that is met for the first time."""
         route: Callable[..., Any] | None = None
-        if func.overloadpacket in flop_registry or func.overloadpacket in _VECTORS:
+        if not isinstance(func, torch._ops.OpOverload):  # noqa: SLF001 - higher-order operators are none
+            pass
+        elif func.overloadpacket in flop_registry or func.overloadpacket in _VECTORS:
             route = _central
         elif func._can_decompose():  # noqa: SLF001 - the only way to ask
             route = _decomposed  # in inference mode linear and matmul come whole
@@ -144,9 +146,9 @@ class Interception(TorchDispatchMode):
         """The result by the computer; None where the operation is not a product that a device can compute."""
         a, b, bias, beta, alpha = operands
         shape = _shape(a, b, bias)
+        name = PRODUCT_NAMES[func]
         if shape is None:
             return None
-        name = PRODUCT_NAMES[func]
         dtype = DTYPES.get(a.dtype)
         if dtype is None:
             self._uncounted(name, shape, a.dtype)
@@ -181,6 +183,14 @@ class Interception(TorchDispatchMode):
             return call(*args, **kwargs)
         finally:
             inside.depth -= 1
+
+    def special(self, name: str, a: torch.Tensor, b: torch.Tensor) -> None:
+        """Operands that are no ordinary matrices (sparse, of a class of their own), unless there is nothing in them."""
+        if _shape(a, b, None) is not None or not (a.numel() and b.numel()):
+            return
+        with self.lock:
+            self.warn(f"{name} of other than ordinary dense matrices runs whole and takes no time")
+            self.coverage.add("uncounted", name, 2 * a.numel() * b.shape[-1])
 
     def _uncounted(self, name: str, shape: ProductShape, dtype: torch.dtype) -> None:
         word = str(dtype).removeprefix("torch.")
@@ -281,7 +291,10 @@ def _activated(mode: Interception, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _whole(mode: Interception, func: Any, args: Any, kwargs: Any) -> Any:
-    return mode.seen(func, *args, **kwargs)
+    out = mode.seen(func, *args, **kwargs)
+    if func in PRODUCT_NAMES:  # once it has worked: wrong operands are the script's own error
+        mode.special(PRODUCT_NAMES[func], *operands_of(func, args))
+    return out
 
 
 def _central(mode: Interception, func: Any, args: Any, kwargs: Any) -> Any:

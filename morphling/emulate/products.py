@@ -20,6 +20,8 @@ from morphling.errors import RunError
 
 __all__ = ["Cut", "Threads", "numerics_error", "tolerance"]
 
+ALL = -1
+"""Every product of a batch: they are cut alike, so each tile is one batched product."""
 WORTH_THREADS = 4e6
 """FLOPs of a product from which on tiles are handed to threads: below it handing them out costs more than it saves."""
 
@@ -94,8 +96,8 @@ def _alone() -> None:
 
 
 class Band(NamedTuple):
-    """Tiles of one product side by side: the same rows (if ``turned``, the same columns) and part of the inner
-    dimension, one after the other from ``offset`` on.
+    """Tiles of one product (or of `ALL`) side by side: the same rows (if ``turned``, the same columns) and part of the
+    inner dimension, one after the other from ``offset`` on.
 
     start, length : of the rows (columns) that they share;  sizes : of each tile in the other direction
     """
@@ -163,7 +165,10 @@ class Cut:
         if self.shape.flops < WORTH_THREADS or len(self.tiles) < 2 * count:
             count = 1
         if count not in self.chunks:
-            ways = [[_bands(p, turned=t) for p in _chunked(self.tiles.parts(turned=t), count)] for t in (False, True)]
+            ways = []
+            for turned in (False, True):
+                parts = _alike(self.tiles.parts(turned=turned), self.shape.batch)
+                ways.append([_bands(p, turned=turned) for p in _chunked(parts, count)])
             self.chunks[count] = min(ways, key=lambda chunks: sum(map(len, chunks)))
         return self.chunks[count]
 
@@ -193,32 +198,36 @@ class _Operands(NamedTuple):
     def _band(self, band: Band) -> None:
         p, start, length, offset, sizes, inner, inners, first, turned = band
         a, b, out, bias = self.a, self.b, self.out, self.bias
+        mm, addmm = torch.mm, torch.addmm
         if a.dim() == 3:
-            a, b, out = a[p], b[p], out[p]
-            bias = None if bias is None else bias[p]
+            if p == ALL:
+                mm, addmm = torch.bmm, torch.baddbmm
+            else:
+                a, b, out = a[p], b[p], out[p]
+                bias = None if bias is None else bias[p]
         if inners != self.shape.k:
-            a, b = a.narrow(1, inner, inners), b.narrow(0, inner, inners)
-        axis = 0 if turned else 1
-        targets = _pieces(out, 1 - axis, start, length, offset, sizes)
+            a, b = a.narrow(-1, inner, inners), b.narrow(-2, inner, inners)
+        across = -1 if turned else -2
+        targets = _pieces(out, across, start, length, offset, sizes)
         if turned:
-            rights: Iterable[torch.Tensor] = repeat(b.narrow(1, start, length))
-            lefts: Iterable[torch.Tensor] = _split(a, 0, offset, sizes)
+            rights: Iterable[torch.Tensor] = repeat(b.narrow(-1, start, length))
+            lefts: Iterable[torch.Tensor] = _split(a, -2, offset, sizes)
         else:
-            lefts, rights = repeat(a.narrow(0, start, length)), _split(b, 1, offset, sizes)
+            lefts, rights = repeat(a.narrow(-2, start, length)), _split(b, -1, offset, sizes)
         alpha = self.alpha
         if not first:
             for left, right, target in zip(lefts, rights, targets, strict=False):
-                torch.addmm(target, left, right, alpha=alpha, out=target)
+                addmm(target, left, right, alpha=alpha, out=target)
         elif bias is not None:
-            added = _pieces(bias, 1 - axis, start, length, offset, sizes)
+            added = _pieces(bias, across, start, length, offset, sizes)
             for left, right, target, plus in zip(lefts, rights, targets, added, strict=False):
-                torch.addmm(plus, left, right, beta=self.beta, alpha=alpha, out=target)
+                addmm(plus, left, right, beta=self.beta, alpha=alpha, out=target)
         elif alpha == 1:
             for left, right, target in zip(lefts, rights, targets, strict=False):
-                torch.mm(left, right, out=target)
+                mm(left, right, out=target)
         else:
             for left, right, target in zip(lefts, rights, targets, strict=False):
-                torch.addmm(target, left, right, beta=0, alpha=alpha, out=target)
+                addmm(target, left, right, beta=0, alpha=alpha, out=target)
 
     def _described(self, band: Band) -> str:
         across, along = ("columns", "rows") if band.turned else ("rows", "columns")
@@ -240,7 +249,7 @@ def _pieces(
     x: torch.Tensor, across: int, start: int, length: int, offset: int, sizes: tuple[int, ...]
 ) -> Sequence[torch.Tensor]:
     """Where a band's tiles lie in C."""
-    return _split(x.narrow(across, start, length), 1 - across, offset, sizes)
+    return _split(x.narrow(across, start, length), -3 - across, offset, sizes)
 
 
 def _out_of_memory(error: BaseException) -> bool:
@@ -250,6 +259,16 @@ def _out_of_memory(error: BaseException) -> bool:
 
 def _no_memory(what: str, need: int) -> RunError:
     return RunError(f"the host has no memory for {what} ({need:,} bytes): take a smaller batch or model")
+
+
+def _alike(parts: tuple[Part, ...], batch: int) -> tuple[Part, ...]:
+    """One part for all products, where each of ``batch`` is cut in the same way."""
+    size, rest = divmod(len(parts), batch)
+    if batch == 1 or rest:
+        return parts
+    first = [part[1:] for part in parts[:size]]
+    same = all([part[1:] for part in parts[i : i + size]] == first for i in range(size, len(parts), size))
+    return tuple(part._replace(product=ALL) for part in parts[:size]) if same else parts
 
 
 def _bands(parts: Sequence[Part], *, turned: bool) -> list[Band]:

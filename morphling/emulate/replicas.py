@@ -87,6 +87,7 @@ class ReplicaClock:
     Attributes
     ----------
     now_ns : virtual time
+    varying : empty; every iteration is replayed anyway
     replayed, repeated : iterations that the engine replayed; none is taken from an earlier one
     """
 
@@ -106,6 +107,7 @@ class ReplicaClock:
         self.engine = Engine(
             fleet, workload, self.strategy, executor, seed=seed, iterations=ENDLESS, horizon_s=horizon_s, heat=heat
         )
+        self.varying = ""
         self.kept: dict[Any, Work] = {}
         self.shares: tuple[IntArray, IntArray] | None = None
         self.engine.start_churn()

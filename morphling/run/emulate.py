@@ -125,6 +125,8 @@ def _run(
         horizon_s=built.horizon_s,
         heat=built.heat,
     )
+    if clock.varying:
+        warn(f"every product is replayed anew, which takes longer, because {clock.varying}")
     emulation = Emulation(clock, check_numerics=check_numerics, batched=batched, say=say)
     seen: list[Coverage] = []
     try:

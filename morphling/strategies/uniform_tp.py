@@ -15,14 +15,24 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from morphling.errors import Infeasible
-from morphling.interfaces.strategy import Decision, Decisions, Dispatch, Done, IterationDone, Sent, Strategy, WakeAt
+from morphling.interfaces.strategy import (
+    Decision,
+    Decisions,
+    Dispatch,
+    Done,
+    IterationDone,
+    Placement,
+    Sent,
+    Strategy,
+    WakeAt,
+)
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.planning.costs import Gemm, Rates
 from morphling.planning.delays import check_delay, delay_range, recovery_assumptions
 from morphling.planning.losses import Losses
 from morphling.planning.rectangles import Tiling
-from morphling.planning.rows import central_rows, renumbered, tiling_rows
+from morphling.planning.rows import central_rows, joined_places, placed_blocks, renumbered, tiling_places, tiling_rows
 from morphling.planning.speed import central_seconds
 from morphling.planning.steps import Step, one_by_one, steps_of
 from morphling.planning.uniform import uniform_tiling
@@ -68,6 +78,7 @@ class UniformTp(Strategy):
 
     Config: ClassVar[type] = UniformTpConfig
     name: ClassVar[str] = "uniform-tp"
+    restarts: ClassVar[bool] = True
     config: UniformTpConfig
 
     def __init__(self, config: UniformTpConfig | None = None) -> None:
@@ -77,7 +88,7 @@ class UniformTp(Strategy):
         self.next_step = 0
         self.fleet_version = 0
         self.steps: list[Step] = []
-        self.plans: dict[Any, tuple[TaskTable, float]] = {}
+        self.plans: dict[Any, tuple[TaskTable, float, Placement]] = {}
         self.tilings: dict[Any, Tiling] = {}
         self.estimated_s = 0.0
         self.imbalance = 0.0
@@ -90,6 +101,13 @@ class UniformTp(Strategy):
 
     def start(self, view: View) -> Decisions:
         """Plan the iteration's steps and dispatch the first."""
+        self.iteration = self.next_step = self.open = 0
+        if self.steps and np.array_equal(self.losses.present, view.online):
+            self.losses = Losses(view.online)
+            return self._proceed(view)  # called again: plans for the same devices hold
+        self.fleet_version += 1
+        self.plans.clear()
+        self.tilings.clear()
         self.used = np.zeros(view.fleet.size, np.bool_)
         self.losses = Losses(view.online)
         self.steps = list(steps_of(view.workload.dag))
@@ -103,7 +121,7 @@ class UniformTp(Strategy):
     def on_lost(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:
         """Remember the orphaned blocks of C; they are cut again once their loss is noticed."""
         t = dispatch.tasks
-        blocks = list(zip(t.m[rows].tolist(), t.n[rows].tolist(), t.k[rows].tolist(), strict=True))
+        blocks = placed_blocks(t, dispatch.tag, rows)
         new = self.losses.lost(t.device[rows], blocks, view.now_ns)
         return [*self._watch(new, view), *self._recover(view)]
 
@@ -124,6 +142,10 @@ class UniformTp(Strategy):
         if len(self.losses.noticed(tag, view.now_ns)):
             self.fleet_version += 1
         return self._recover(view)
+
+    def places(self, dispatch: Dispatch) -> Placement | None:
+        """Where the blocks of C lie."""
+        return dispatch.tag if isinstance(dispatch.tag, Placement) else None
 
     def report(self) -> dict[str, Any]:
         """Estimate, balance, devices without a part, recoveries, and what was assumed."""
@@ -158,39 +180,46 @@ class UniformTp(Strategy):
         if self.steps[self.next_step].groups and not self.losses.present.any():
             return out  # a pause: whoever joins first takes it up
         try:
-            tasks, time_s = self._plan(self.steps[self.next_step], view)
+            tasks, time_s, places = self._plan(self.steps[self.next_step], view)
         except Infeasible:
             if len(self.steps[self.next_step].groups) < 2:
                 raise
             # not all of the level's blocks fit a device together: one group after another then
             parts = list(one_by_one(view.workload.dag, self.steps[self.next_step]))
             self.steps[self.next_step : self.next_step + 1] = parts
-            tasks, time_s = self._plan(parts[0], view)
-        label = self.steps[self.next_step].label
+            tasks, time_s, places = self._plan(parts[0], view)
+        step = self.steps[self.next_step]
+        nodes = np.array([*(i for group in step.groups for i in group), -1])
         self.next_step += 1
         if self.iteration == 0:
             self.estimated_s += time_s
         self.open += 1
-        return [*out, Dispatch(tasks, label=label)]
+        return [*out, Dispatch(tasks, tag=places._replace(node=nodes[places.node]), label=step.label)]
 
-    def _plan(self, step: Step, view: View) -> tuple[TaskTable, float]:
-        """Rows of a step and its seconds; steps that are alike share one table while the fleet stays the same."""
+    def _plan(self, step: Step, view: View) -> tuple[TaskTable, float, Placement]:
+        """Rows of a step, its seconds, and where the rows lie, by the number of the GEMM in the step.
+
+        Steps that are alike share one table while the fleet stays the same.
+        """
         key = (self.fleet_version, step.key)
         if key in self.plans:
             return self.plans[key]
         dag, dtype = view.workload.dag, view.workload.dtype
-        tables, time_s = [], 0.0
+        tables, places, time_s, first = [], [], 0.0, 0
         for group in step.groups:
             ends = np.cumsum(dag.n[list(group)])
             gemm = Gemm(int(dag.m[group[0]]), int(ends[-1]), int(dag.k[group[0]]), item_bytes(dtype))
             tiling = self._tile(gemm, view, len(step.groups))
             tables.append(tiling_rows(tiling, ends, dtype, self.config.pieces))
+            places.append(tiling_places(tiling, ends, list(range(first, first + len(group)))))
+            first += len(group)
             time_s += tiling.time_s
         if step.central:
             central = central_rows(dag, list(step.central), view.fleet.size, dtype)
             tables.append(central)
+            places.append(Placement(*(np.full(len(central), x) for x in (-1, 0, 0))))
             time_s = max(time_s, central_seconds(central, view))
-        self.plans[key] = TaskTable.concat(tables), time_s
+        self.plans[key] = TaskTable.concat(tables), time_s, joined_places(places)
         return self.plans[key]
 
     def _tile(self, gemm: Gemm, view: View, share: int) -> Tiling:
@@ -236,10 +265,13 @@ class UniformTp(Strategy):
         blocks = self.losses.plan(view.now_ns)
         width = item_bytes(view.workload.dtype)
         tables = [TaskTable.build(device=[])]
-        for m, n, k in blocks:
+        places = []
+        for m, n, k, node, row, column in blocks:
             tiling = self._tile(Gemm(m, n, k, width), view, len(blocks))
             tables.append(tiling_rows(tiling, np.array([n]), view.workload.dtype, self.config.pieces))
-        self.again = Dispatch(TaskTable.concat(tables), label="recovery/orphaned blocks")
+            places.append(tiling_places(tiling, np.array([n]), [node], row=row, column=column))
+        again = TaskTable.concat(tables)
+        self.again = Dispatch(again, tag=joined_places(places), label="recovery/orphaned blocks")
         charged = self.config.planning_s
         took = time.perf_counter() - began if charged == "measured" else charged
         return [WakeAt(view.now_s + took)] if took else self._send_again(view)

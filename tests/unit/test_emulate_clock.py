@@ -11,7 +11,7 @@ from morphling.emulate.clock import FleetClock
 from morphling.emulate.tiles import ProductShape
 from morphling.errors import PlanError
 from morphling.executors.analytic import Analytic
-from morphling.fleet import Availability
+from morphling.fleet import Availability, Links
 from morphling.interfaces.strategy import Dispatch, Done, IterationDone, Strategy
 from morphling.interfaces.tasks import TaskTable
 from morphling.strategies.cleave import Cleave, CleaveConfig
@@ -50,7 +50,17 @@ def sharing(fleet):
     return replace(fleet, coordinator=replace(fleet.coordinator, uplink_bps=7_000_000, downlink_bps=3_000_000))
 
 
-@pytest.mark.parametrize("fleet", [tiny_fleet(6), sharing(tiny_fleet(6))], ids=["own links", "shared card"])
+def behind_a_cell(fleet):
+    """Devices 0 to 2 share an access point, the others another; the coordinator's links bind as well."""
+    cells = Links.constant(np.array([5_000_000, 9_000_000]), np.array([2_000_000, 3_000_000]))
+    links = fleet.links.behind(cells, np.arange(fleet.size, dtype=np.int32) // 3)
+    return sharing(replace(fleet, links=links))
+
+
+FLEETS = [tiny_fleet(6), sharing(tiny_fleet(6)), behind_a_cell(tiny_fleet(6))]
+
+
+@pytest.mark.parametrize("fleet", FLEETS, ids=["own links", "shared card", "cells"])
 def test_repeated_products_are_the_engines_to_the_nanosecond(fleet):
     fast, ends, recorded = ran(fleet)
     slow, slow_ends, again = ran(fleet, repeats=False)
@@ -59,6 +69,28 @@ def test_repeated_products_are_the_engines_to_the_nanosecond(fleet):
     assert ends == slow_ends
     assert recorded.events_sha256 == again.events_sha256
     assert recorded.iteration_ends_ns == [ends[-1]] == again.iteration_ends_ns
+
+
+@pytest.mark.parametrize("seed", range(18))
+def test_repeats_are_exact_in_random_worlds(seed):
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(2, 9))
+    fleet = tiny_fleet(size, seed)
+    if seed % 3:
+        down, up = int(rng.integers(10**6, 10**7)), int(rng.integers(10**6, 3 * 10**7))
+        fleet = replace(fleet, coordinator=replace(fleet.coordinator, uplink_bps=up, downlink_bps=down))
+    if seed % 3 == 2:
+        cells = Links.constant(rng.integers(10**6, 10**7, 2), rng.integers(10**6, 10**7, 2))
+        fleet = replace(fleet, links=fleet.links.behind(cells, rng.integers(-1, 2, size).astype(np.int32)))
+    shapes = [ProductShape(1, *(int(x) for x in rng.integers(1, 90, 3))) for _ in range(3)]
+    products = [("mm", shapes[i], FORWARD) for i in rng.integers(0, 3, 9)]
+    if seed % 2:
+        leaves = int(ran(fleet, products)[1][4] * rng.random()) + 1
+        fleet = replace(fleet, availability=Availability.of([[(0, leaves)], *[[(0, FAR_NS)]] * (size - 1)]))
+    _, ends, fast = ran(fleet, products)
+    _, slow_ends, slow = ran(fleet, products, repeats=False)
+    assert ends == slow_ends
+    assert fast.events_sha256 == slow.events_sha256
 
 
 def test_one_product_takes_what_a_run_of_it_takes():
@@ -108,7 +140,7 @@ def test_a_device_away_has_no_tile_and_one_lost_has_none_of_its_rows():
     assert area.sum() == 48 * 64
 
 
-def test_traces_and_heat_are_replayed_every_time():
+def test_on_traces_every_product_is_replayed():
     fleet = tiny_fleet(4)
     links = fleet.links
     ptr = np.arange(0, 2 * 4 + 1, 2)
@@ -121,6 +153,8 @@ def test_traces_and_heat_are_replayed_every_time():
     )  # fmt: skip
     c, _, _ = ran(replace(fleet, links=traced), PRODUCTS[:4])
     assert (c.replayed, c.repeated) == (4, 0)
+    assert c.varying == "links vary in time"
+    assert clock(fleet).varying == ""
 
 
 class Halves(Strategy):

@@ -88,6 +88,26 @@ def test_threads_give_the_same_bits():
     threads.close()
 
 
+def test_out_of_memory_says_for_what(monkeypatch):
+    from morphling.emulate import products
+    from morphling.errors import RunError
+
+    shape = ProductShape(1, 8, 6, 4)
+    cut = Cut(row_split(shape, np.arange(2), np.array([1, 1])))
+
+    def full(*args, **kwargs):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: not enough memory")
+
+    monkeypatch.setattr(products.torch, "mm", full)
+    with pytest.raises(
+        RunError, match=r"no memory for the tiles of columns 0 to 6, rows 0 to 8 of 8 x 4 x 6 \(192 bytes"
+    ):
+        cut.run(torch.ones(8, 4), torch.ones(4, 6))
+    monkeypatch.setattr(products.torch, "empty", full)
+    with pytest.raises(RunError, match=r"no memory for the result of 8 x 4 x 6 \(192 bytes\)"):
+        cut.run(torch.ones(8, 4), torch.ones(4, 6))
+
+
 def test_a_hole_and_a_doubled_tile_are_refused():
     shape = ProductShape(2, 8, 6, 4)
     good = row_split(shape, np.arange(2), np.array([1, 1]))
@@ -197,6 +217,21 @@ def test_a_dtype_without_a_rate_is_said_and_not_covered():
     assert seen == []
     assert mode.coverage.report()["flops"]["uncounted"] == 128
     assert "float64" in warned[0]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_sparse_products_are_said_and_empty_ones_are_nothing():
+    a = torch.eye(4)
+
+    def run():
+        torch.zeros(0, 4) @ a
+        return torch.mm(a.to_sparse(), a)
+
+    out, seen, mode, warned = seen_by(run)
+    assert torch.equal(out, a)
+    assert seen == []
+    assert mode.coverage.report()["flops"]["uncounted"] == 128
+    assert "other than ordinary dense matrices" in warned[0]
 
 
 def test_wrong_shapes_keep_the_words_of_torch():

@@ -354,6 +354,25 @@ def test_several_backward_passes_make_one_step():
     assert emulation.losses_csv().splitlines()[3].startswith("2,nan,")
 
 
+def test_uniform_tensor_parallelism_with_a_lost_device():
+    from morphling.strategies.uniform_tp import UniformTp
+
+    def uniform(fleet):
+        emulation = Emulation(FleetClock(fleet, tiny_workload(), UniformTp, Analytic(fleet=fleet)), check_numerics=True)
+        with watched_by(emulation, str):
+            return training(3), emulation.clock
+
+    plain = training(3)
+    emulated, quiet = uniform(tiny_fleet(4))
+    require_same(plain, emulated)
+    slowest = int(np.argmin(tiny_fleet(4).links.nominal_bps()[1]))  # whom everybody waits for
+    stays = [[(0, round(quiet.now_ns * 0.41) if d == slowest else FAR_NS)] for d in range(4)]
+    gone = Availability.of(stays)
+    emulated, clock = uniform(replace(tiny_fleet(4), availability=gone))
+    require_same(plain, emulated)
+    assert clock.lost_rows > 0
+
+
 def data_parallel(fleet, run, **keys):
     from morphling.emulate.replicas import ReplicaClock
     from morphling.strategies.ddp import Ddp, DdpConfig
