@@ -83,7 +83,7 @@ class LevelConfig:
 
 
 class Limits(TypedDict):
-    """What else bounds a tiling, as `morphling.planning.rectangles.priced` and the planners take it.
+    """What else bounds a tiling, as keywords of `morphling.planning.uniform.priced` and of the planners.
 
     tiles : pieces of a pipelined sub-task; None: perfect overlap
     egress, ingress : bytes/s of the coordinator's links; None: unlimited
