@@ -17,6 +17,7 @@ from morphling.errors import MorphlingError
 if TYPE_CHECKING:
     from morphling.interfaces.executor import Executor
     from morphling.interfaces.strategy import Strategy
+    from morphling.planning.levels import LevelStrategy
     from morphling.planning.rounds import RoundStrategy
     from morphling.results import Comparison, Results
     from morphling.run import compare_strategies as compare
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Comparison",
     "Executor",
+    "LevelStrategy",
     "MorphlingError",
     "Results",
     "RoundStrategy",
@@ -42,6 +44,7 @@ _HOMES = {
     "Comparison": "morphling.results",
     "Executor": "morphling.interfaces.executor",
     "Results": "morphling.results",
+    "LevelStrategy": "morphling.planning.levels",
     "RoundStrategy": "morphling.planning.rounds",
     "Strategy": "morphling.interfaces.strategy",
     "load_scenario": "morphling.scenario",

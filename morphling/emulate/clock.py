@@ -385,7 +385,7 @@ class FleetClock:
                 if done.any() or record.lost.any():
                     raise PlanError(
                         f"{self.turns.inner.name or type(self.turns.inner).__name__} does not say where its rows lie"
-                        " (Strategy.places), so they cannot be computed; cleave with model: physical does"
+                        " (Strategy.places), so they cannot be computed; cleave with model: physical and uniform-tp do"
                     )
                 continue
             rows = np.flatnonzero(done & (places.node >= 0))

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from morphling.planning.costs import Gemm
 from morphling.types import BoolArray, FloatArray, Int32Array, IntArray
 
-__all__ = ["LeftOut", "Parts", "Tiling", "check_tiling", "split_columns"]
+__all__ = ["LeftOut", "Parts", "Span", "Tiling", "check_tiling", "split_columns"]
 
 
 Span: TypeAlias = tuple[IntArray, IntArray]

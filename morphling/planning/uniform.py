@@ -1,6 +1,7 @@
 """Equal rectangles of a GEMM for all devices, whatever their speed, links and memory: the plan that Cleave improves on.
 
-A plan that looks at the devices does not belong here (`morphling.planning.tiling`).
+`priced` gives any rectangles their times.  A plan that looks at the devices does not belong here
+(`morphling.planning.tiling`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import numpy as np
 
 from morphling.errors import Infeasible
 from morphling.planning.costs import Costs, Gemm, Rates, tile_bytes
-from morphling.planning.rectangles import LeftOut, Tiling
+from morphling.planning.rectangles import LeftOut, Span, Tiling
 from morphling.types import IntArray
 from morphling.units import format_bytes
 
-__all__ = ["uniform_grid", "uniform_tiling"]
+__all__ = ["priced", "uniform_grid", "uniform_tiling"]
 
 
 def uniform_grid(m: int, n: int, devices: int) -> tuple[int, int]:
@@ -61,17 +62,40 @@ def uniform_tiling(
     col0, col1 = _span(place, wide, gemm.n)
     alpha, beta = row1 - row0, col1 - col0
     _require_memory(gemm, rates, alpha, beta, called)
-    used = np.arange(count)
-    capped = rates.take(used).capped(egress, ingress)
+    spans = (row0, row1), (col0, col1)
+    return priced(gemm, rates, np.arange(count), *spans, tiles=tiles, egress=egress, ingress=ingress)
+
+
+def priced(
+    gemm: Gemm,
+    rates: Rates,
+    device: IntArray,
+    rows: Span,
+    columns: Span,
+    *,
+    tiles: int | None = 1,
+    egress: float | None = None,
+    ingress: float | None = None,
+) -> Tiling:
+    """The tiling of rectangles that somebody chose, with its times.
+
+    device : int64[R], whose each is, in ``rates``;  rows, columns : starts and ends, int64[R] each, half open
+    tiles, egress, ingress : as for `morphling.planning.tiling.plan_tiling`
+
+    That C is covered exactly once is not asked here (`morphling.planning.rectangles.check_tiling`), nor is memory.
+    """
+    (row0, row1), (col0, col1) = rows, columns
+    alpha, beta = row1 - row0, col1 - col0
+    capped = rates.take(device).capped(egress, ingress)
     times = Costs(gemm, capped, tiles).times(alpha, beta)
     sent = gemm.item_bytes * gemm.k * float((alpha + beta).sum())
     returned = gemm.item_bytes * float(gemm.m) * gemm.n
     carried = max(sent / egress if egress else 0.0, returned / ingress if ingress else 0.0)
-    left_out = np.full(size, int(LeftOut.NOT_SELECTED), np.int64)
-    left_out[used] = LeftOut.USED
+    left_out = np.full(len(rates), int(LeftOut.NOT_SELECTED), np.int64)
+    left_out[device] = LeftOut.USED
     return Tiling(
         gemm=gemm,
-        device=used.astype(np.int32),
+        device=device.astype(np.int32),
         row0=row0,
         row1=row1,
         col0=col0,
@@ -83,7 +107,7 @@ def uniform_tiling(
     )
 
 
-def _span(place: IntArray, parts: int, size: int) -> tuple[IntArray, IntArray]:
+def _span(place: IntArray, parts: int, size: int) -> Span:
     """Starts and ends of equal parts of ``size``."""
     return place * size // parts, (place + 1) * size // parts
 

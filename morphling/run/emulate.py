@@ -148,7 +148,7 @@ def _clock_of(strategy: Strategy) -> type[FleetClock | ReplicaClock]:
     raise InputError(
         f"strategy {strategy.name or type(strategy).__name__}, as it is configured, says neither where the rows of a"
         " product lie (Strategy.places) nor how it shares the batch (Strategy.shares), so it cannot compute a script;"
-        " cleave with model: physical, and ddp, do"
+        " cleave with model: physical, uniform-tp and ddp do"
     )
 
 

@@ -129,6 +129,19 @@ class StrategyConformance:
         run = self._require_placed(unquiet, workload, 1, own=True)
         self._require_contract(run, unquiet, workload, 1)
 
+    def test_it_can_begin_again(self) -> None:
+        """With `Strategy.restarts`, one that has been through runs decides in the next as a new one does."""
+        strategy = self.made()
+        if not strategy.restarts:
+            raise SkipTest("it does not say that it can begin again")
+        fleet, workload = self.fleet(), self.workload()
+        quiet = replay(self.made(), fleet, workload).recording
+        unquiet = replace(fleet, availability=coming_and_going(fleet.size, quiet.end_ns))
+        worlds = [fleet, unquiet, fleet, fleet] if self.recovers else [fleet, fleet]
+        for number, there in enumerate(worlds, 1):
+            again, new = (replay(s, there, workload).recording.events_sha256 for s in (strategy, self.made()))
+            require(again == new, f"restarts is True, but run {number} of one instance differs from that of a new one")
+
     def test_it_can_be_pickled(self) -> None:
         """Before its start, as other processes need it."""
         strategy = self.made()

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from morphling.planning.costs import Gemm
-from morphling.planning.rectangles import split_columns
 from morphling.strategies.alpa import Alpa
 from morphling.strategies.cloud import Cloud
 from morphling.strategies.ddp import Ddp
 from morphling.strategies.megatron_tp import MegatronTp
 from morphling.strategies.uniform_tp import UniformTp
 from morphling.strategies.zero import Zero1, Zero2, Zero3
-from morphling.testing import Placement, StrategyConformance
+from morphling.testing import StrategyConformance
 from morphling.testing.worlds import tiny_fleet
-from morphling.types import item_bytes
 
 
 class TestMegatronTp(StrategyConformance):
@@ -65,22 +60,6 @@ class TestZero3InLargeMicroBatches(StrategyConformance):
 class TestUniformTp(StrategyConformance):
     strategy = UniformTp
     margin = 0.1
-
-    def rectangles(self, strategy, dispatch):
-        """Where the rows of a step lie, worked out from its tilings; without devices in it, nowhere."""
-        asked = getattr(strategy, "asked", 0)
-        strategy.asked = asked + 1
-        step = strategy.steps[asked % len(strategy.steps)]
-        place = np.full((3, len(dispatch.tasks)), -1, np.int64)
-        dag, at = self.workload().dag, 0
-        for group in step.groups:
-            nodes = np.array(group)
-            ends = np.cumsum(dag.n[nodes])
-            gemm = Gemm(int(dag.m[nodes[0]]), int(ends[-1]), int(dag.k[nodes[0]]), item_bytes(self.workload().dtype))
-            parts = split_columns(strategy.tilings[strategy.fleet_version, gemm, len(step.groups)], ends)
-            place[:, at : at + len(parts)] = nodes[parts.gemm], parts.row0, parts.col0
-            at += len(parts)
-        return Placement(*place)
 
 
 class TestUniformTpPerfectOverlap(StrategyConformance):

@@ -56,7 +56,7 @@ SEED, VIEW, PICKLE = "test_same_seed_same_decisions", "test_the_view_is_left_alo
 
 def test_the_right_one_fails_nothing():
     assert failing(suite(EvenRows)) == []
-    assert len(names_of(suite(EvenRows))) == 10
+    assert len(names_of(suite(EvenRows))) == 11
 
 
 # --------------------------------------------------------------------------------------------------------------- tiles

@@ -15,6 +15,7 @@ from morphling.fleet import Availability, Links
 from morphling.interfaces.strategy import Dispatch, Done, IterationDone, Strategy
 from morphling.interfaces.tasks import TaskTable
 from morphling.strategies.cleave import Cleave, CleaveConfig
+from morphling.strategies.uniform_tp import UniformTp
 from morphling.testing import tiny_fleet, tiny_workload
 from morphling.types import FAR_NS, DType, Phase
 
@@ -104,19 +105,20 @@ def test_one_product_takes_what_a_run_of_it_takes():
 
 
 def churning(fleet, ends):
-    """Device 0 leaves in the middle of the second product and comes back during the last but one; 1 is away between."""
-    middle = (ends[0] + ends[1]) // 2
+    """Device 0 leaves during the second product and comes back during the last but one; 1 is away between."""
+    middle = (3 * ends[0] + ends[1]) // 4  # equal parts are done early on a fast device
     back = (ends[-3] + ends[-2]) // 2
     stays = [[(0, middle), (back, FAR_NS)], [(0, ends[4] + 7), (ends[9] - 7, FAR_NS)]]
     return replace(fleet, availability=Availability.of(stays + [[(0, FAR_NS)]] * (fleet.size - 2)))
 
 
-def test_churn_in_the_middle_of_a_product():
+@pytest.mark.parametrize("strategy", [Cleave, UniformTp])
+def test_churn_in_the_middle_of_a_product(strategy):
     fleet = tiny_fleet(6)
-    quiet = ran(fleet)[1]
+    quiet = ran(fleet, strategy=strategy)[1]
     unquiet = churning(fleet, quiet)
-    fast, ends, recorded = ran(unquiet)
-    slow, slow_ends, again = ran(unquiet, repeats=False)
+    fast, ends, recorded = ran(unquiet, strategy=strategy)
+    slow, slow_ends, again = ran(unquiet, strategy=strategy, repeats=False)
     assert ends == slow_ends
     assert recorded.events_sha256 == again.events_sha256
     assert fast.lost_rows == slow.lost_rows > 0

@@ -25,6 +25,7 @@ from morphling.executors.analytic import Analytic  # noqa: E402
 from morphling.fleet import Availability  # noqa: E402
 from morphling.run.emulate import emulate  # noqa: E402
 from morphling.strategies.cleave import Cleave  # noqa: E402
+from morphling.strategies.uniform_tp import UniformTp  # noqa: E402
 from morphling.testing import tiny_fleet, tiny_workload  # noqa: E402
 from morphling.types import FAR_NS  # noqa: E402
 
@@ -57,11 +58,11 @@ def written(tmp_path, text, name="train.py"):
     return path
 
 
-def on_the_fleet(run, fleet=None, **keys):
+def on_the_fleet(run, fleet=None, *, strategy=Cleave, **keys):
     """What ``run`` returns on an emulated fleet; the emulation, what was covered, what was warned of."""
     fleet = fleet or tiny_fleet(5)
     warned = []
-    emulation = Emulation(FleetClock(fleet, tiny_workload(), Cleave, Analytic(fleet=fleet)), **keys)
+    emulation = Emulation(FleetClock(fleet, tiny_workload(), strategy, Analytic(fleet=fleet)), **keys)
     with watched_by(emulation, warned.append) as coverage:
         out = run()
     return out, emulation, coverage, warned
@@ -106,17 +107,22 @@ def test_losses_gradients_and_weights_are_those_of_plain_pytorch(batched):
     assert emulation.checked == report["calls"]["sharded"]
 
 
-def test_devices_lost_in_the_middle_leave_the_loss_right():
+@pytest.mark.parametrize("strategy", [Cleave, UniformTp])
+def test_devices_lost_in_the_middle_leave_the_loss_right(strategy):
     plain = training(6)
-    quiet = on_the_fleet(lambda: training(6))[1].clock.now_ns
+    quiet = on_the_fleet(lambda: training(6), strategy=strategy)[1].clock.now_ns
     fleet = tiny_fleet(5)
-    gone, away = (0, round(quiet * 0.231)), [(0, round(quiet * 0.41)), (round(quiet * 0.7), FAR_NS)]
-    sessions = [[gone], away, *[[(0, FAR_NS)]] * 3]
+    slow = int(fleet.links.up_bps.argmin())  # always under way: whenever it leaves, rows are lost
+    sessions = [[(0, FAR_NS)]] * 5
+    sessions[slow] = [(0, round(quiet * 0.231))]
+    sessions[slow - 1] = [(0, round(quiet * 0.41)), (round(quiet * 0.7), FAR_NS)]
     fleet = replace(fleet, availability=Availability.of(sessions))
-    emulated, emulation, _, _ = on_the_fleet(lambda: training(6), fleet, check_numerics=True)
+    emulated, emulation, _, _ = on_the_fleet(lambda: training(6), fleet, strategy=strategy, check_numerics=True)
     require_same(plain, emulated)
     assert emulation.clock.lost_rows > 0
-    assert emulation.clock.now_ns > quiet
+    assert sum(r["rows"] for r in emulation.clock.recoveries) == emulation.clock.lost_rows
+    # equal parts are done sooner without the slowest device
+    assert (emulation.clock.now_ns > quiet) == (strategy is Cleave)
 
 
 def test_the_example_gives_the_same_losses_and_a_run_folder(tmp_path, capsys):
@@ -219,6 +225,21 @@ def test_a_script_that_raises_keeps_its_traceback(tmp_path, fleet_file):
     assert "mat1 and mat2 shapes cannot be multiplied" in done.stderr
     assert "morphling/emulate" not in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_uniform_tp_by_name(tmp_path):
+    """Five equal devices: every product is cut into five, and Cleave (which may leave some out) is no slower."""
+    text = "import torch\nw = torch.ones(50, 50, requires_grad=True)\no = torch.optim.SGD([w], 0.1)\n"
+    text += "(w @ w).sum().backward()\no.step()\n"
+    script = written(tmp_path, text)
+    uniform = {**FLEET, "strategy": {"name": "uniform-tp"}}
+    results = emulate(script, uniform, out=tmp_path / "uniform", figures=False, check_numerics=True)
+    assert results.manifest["emulation"]["coverage"] == 1
+    assert results.manifest["emulation"]["last_loss"] == 50**3
+    assert len(results.events()) == 3 * 5
+    assert any("equal rectangles" in a for a in results.manifest["strategy"]["assumptions"])
+    cleave = emulate(script, FLEET, out=tmp_path / "cleave", figures=False)
+    assert cleave.metrics["makespan_s"] <= results.metrics["makespan_s"]
 
 
 def test_exit_codes_of_the_script(tmp_path):

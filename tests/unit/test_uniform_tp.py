@@ -86,6 +86,19 @@ def test_a_lost_block_is_cut_for_the_survivors():
     assert (after - again.time_ns) / S == pytest.approx(took(128, 128), rel=1e-9)
 
 
+def test_every_row_says_where_it_lies():
+    # Of three devices the third has columns 512 to 768; it leaves, and the other two get 128 columns each of that block
+    node = next(i for i in range(len(WORK.dag)) if WORK.dag.op_names[WORK.dag.op[i]] == "o_proj")
+    begin, _, _ = level(run(fleet(3))[1])
+    strategy, dispatches = UniformTp(UniformTpConfig(overlap="none", detection_s=0.1)), []
+    there = fleet(3, sessions={2: [(0, begin + 700_000_000)]})
+    replay(strategy, there, WORK, on_dispatch=lambda d: dispatches.append((d.label, strategy.places(d))))
+    (first,) = [p for label, p in dispatches if label == LEVEL]
+    (again,) = [p for label, p in dispatches if label == "recovery/orphaned blocks"]
+    assert [x.tolist() for x in first[:3]] == [[node] * 3, [0] * 3, [0, 256, 512]]
+    assert [x.tolist() for x in again[:3]] == [[node] * 2, [0] * 2, [512, 640]]
+
+
 def test_nobody_is_left_out_to_make_it_fit():
     names = r"device#1 has 500 kB for one of 4 equal parts of the 128 x 768 x 768 GEMM, and 128 x 192 of it need 541 kB"
     there = fleet(4, memory=np.array([4 << 30, 500_000, 4 << 30, 4 << 30]))
