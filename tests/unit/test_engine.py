@@ -12,7 +12,7 @@ import pytest
 
 from morphling.engine import Engine, closed_lane
 from morphling.engine.links import link_arrays
-from morphling.errors import EngineError
+from morphling.errors import EngineError, PlanError
 from morphling.fleet import Availability, Links, LinkTrace, PastEnd
 from morphling.interfaces.strategy import All, Cancel, Dispatch, Done, Each, IterationDone, Quorum, Strategy, WakeAt
 from morphling.types import FAR_NS
@@ -317,8 +317,8 @@ def test_done_withdraws_what_still_runs(lane):
 # --------------------------------------------------------------------------------------------------------------- guards
 
 
-def refused(strategy, words, fleet=None, **options):
-    with pytest.raises(EngineError, match=words):
+def refused(strategy, words, fleet=None, of=EngineError, **options):
+    with pytest.raises(of, match=words):
         engine(fleet or bare_fleet(links()), strategy, **options).run()
 
 
@@ -381,7 +381,8 @@ def test_other_decisions_that_make_no_sense():
     refused(Once(rows([1], 0, 5)), "rows on the coordinator have no link")
     refused(Once(rows([0], S)), "limit of 0.5 s", horizon_s=0.5)
     refused(Once(rows([0], S)), "cannot serve", bare_fleet(links(half_duplex=True)), lane="closed")
-    refused(Once(rows([0], S, 1, overlap=0)), "perfect overlap is impossible", bare_fleet(links(half_duplex=True)))
+    half = bare_fleet(links(half_duplex=True))
+    refused(Once(rows([0], S, 1, overlap=0)), "perfect overlap is impossible", half, of=PlanError)
 
 
 # ------------------------------------------------------------------------------------------------------- repeatability
