@@ -287,8 +287,8 @@ class Swarm(Strategy):
         if what == "states":
             device = dispatch.tag[2]
             self.fetching.pop(device, None)
-            again = device, self._without(1, view)
-            return WakeAt(view.now_s + delay_range(self.config.detection_s)[1], ("again", again))
+            record = self._without(1, view)
+            return WakeAt(view.now_s + delay_range(self.config.detection_s)[1], ("again", (device, record)))
         if what not in ("pass", "reduce"):
             self._without(len(rows), view)
             return ()

@@ -12,7 +12,7 @@ import pytest
 
 from morphling.engine import Engine, closed_lane
 from morphling.engine.links import link_arrays
-from morphling.errors import EngineError, PlanError
+from morphling.errors import Deserted, EngineError, PlanError
 from morphling.fleet import Availability, Links, LinkTrace, PastEnd
 from morphling.interfaces.strategy import All, Cancel, Dispatch, Done, Each, IterationDone, Quorum, Strategy, WakeAt
 from morphling.types import FAR_NS
@@ -328,11 +328,8 @@ def test_nothing_left_to_happen_names_what_is_pending():
         "nothing is left to happen at 0 s and Script has not said Done: 1 of 1 devices .*; no rows are pending",
     )
     away = bare_fleet(links(), leaving([(0, 1)]))
-    refused(
-        Script(Dispatch(rows([0], 2 * S), label="late")),
-        "nothing is left.*the last device online left at 1 s and none ever returns",
-        away,
-    )
+    late = Script(Dispatch(rows([0], 2 * S), label="late"))
+    refused(late, "nothing is left.*the last device online left at 1 s and none ever returns", away, of=Deserted)
 
 
 def test_a_clock_that_stands_still():
