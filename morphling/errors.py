@@ -84,5 +84,5 @@ class EngineError(RunError):
     """The engine stopped because going on would give a wrong number."""
 
 
-class Deserted(Infeasible, EngineError):
+class Deserted(Infeasible, EngineError):  # noqa: N818 - as Infeasible
     """All devices left for good before the work was done: this fleet cannot be served, whatever a strategy does."""
