@@ -11,11 +11,13 @@ MorphlingError
     ├── PlanError         a strategy cannot serve this fleet and workload; says what would
     │   └── Infeasible    no plan exists at all (memory, layers, heads)
     └── EngineError       the engine stopped: rows pending with nothing left to happen, a clock that stands still
+        └── Deserted      an EngineError and Infeasible: all devices left for good before the work was done
 """
 
 from __future__ import annotations
 
 __all__ = [
+    "Deserted",
     "EngineError",
     "Infeasible",
     "InputError",
@@ -80,3 +82,7 @@ class Infeasible(PlanError):  # noqa: N818 - the field's word, used as a noun in
 
 class EngineError(RunError):
     """The engine stopped because going on would give a wrong number."""
+
+
+class Deserted(Infeasible, EngineError):  # noqa: N818 - as Infeasible
+    """All devices left for good before the work was done: this fleet cannot be served, whatever a strategy does."""

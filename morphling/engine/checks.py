@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from morphling.errors import EngineError
+from morphling.errors import EngineError, PlanError
 from morphling.fleet import Fleet
 from morphling.interfaces.strategy import Strategy
 from morphling.interfaces.tasks import TaskTable
@@ -13,7 +13,10 @@ __all__ = ["check_rows"]
 
 
 def check_rows(fleet: Fleet, strategy: Strategy, tasks: TaskTable, label: str) -> None:
-    """Refuse rows that no device could run as written."""
+    """Refuse rows that no device could run as written.
+
+    ``PlanError`` where it is this fleet that cannot, so that a comparison goes on; else ``EngineError``.
+    """
     size = fleet.size
     if tasks.device.min() < 0 or tasks.device.max() > size:
         raise EngineError(f"dispatch {label!r}: a row names device {tasks.device.max()} of a fleet of {size}")
@@ -24,7 +27,10 @@ def check_rows(fleet: Fleet, strategy: Strategy, tasks: TaskTable, label: str) -
     _check_peers(fleet, strategy, tasks, label)
     perfect = (tasks.overlap == 0) & ~central
     if perfect.any() and np.any(perfect & np.append(fleet.links.half_duplex, False)[tasks.device]):
-        raise EngineError(f"dispatch {label!r}: perfect overlap is impossible on a half-duplex link")
+        raise PlanError(
+            "perfect overlap is impossible on a half-duplex link; take another overlap, or give devices duplex: full"
+            f" (dispatch {label!r})"
+        )
     if max(tasks.bytes_in.max(), tasks.bytes_out.max()) >= 1 << 47:
         raise EngineError(f"dispatch {label!r}: a payload of 2^47 bytes or more")
     if strategy.enforces_memory:
@@ -59,7 +65,8 @@ def _check_peers(fleet: Fleet, strategy: Strategy, tasks: TaskTable, label: str)
     half = fleet.links.half_duplex
     if np.any(half[peer] | half[device]):
         d = int(np.flatnonzero(half[peer] | half[device])[0])
-        raise EngineError(
-            f"dispatch {label!r}: row {rows[d]} moves data between devices {device[d]} and {peer[d]}; half-duplex"
-            " links serve the coordinator only"
+        raise PlanError(
+            "half-duplex links serve the coordinator only; give devices duplex: full, or take a strategy in which they"
+            f" talk to the coordinator alone (dispatch {label!r}: row {rows[d]} moves data between devices {device[d]}"
+            f" and {peer[d]})"
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from morphling.errors import EngineError, Infeasible, RunError
+from morphling.errors import Deserted, EngineError, Infeasible, RunError
 from morphling.types import FAR_NS, SECOND_NS, DType, Kind
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def nothing_left(engine: Engine) -> RunError:
             f"{engine.strategy.waiting_for} (since devices left; no more come after {_seconds(engine.now_ns)};"
             f" {len(engine.iteration_ends)} of {engine.iterations} iterations have ended)"
         )
-    return EngineError(
+    kind = Deserted if forsaken(engine) else EngineError
+    return kind(
         f"nothing is left to happen at {_seconds(engine.now_ns)} and {type(engine.strategy).__name__} has not said "
         f"Done: {_unfinished(engine)}{_halted(engine)}"
     )
@@ -68,7 +69,7 @@ def too_late(engine: Engine) -> EngineError:
 
 def given_up(engine: Engine, timers: int) -> EngineError:
     """Only timers come due, and no device is left that could do anything."""
-    return EngineError(
+    return Deserted(
         f"{type(engine.strategy).__name__} has waited for {timers:,} timers with no device online, up to "
         f"{_seconds(engine.now_ns)}: {_unfinished(engine)}"
     )

@@ -210,9 +210,9 @@ class Strategy(ABC):
         acted on the loss from then on), ``planning_ns`` (the new plan was begun; left out, ``detected_ns``),
         ``planned_ns`` (the new plan was made and dispatched); ``rows``, how many were lost.  The dispatches of
         ``planned_ns`` whose label begins with ``recovery`` make up for the loss.  A time that never came is None.  An
-        entry with ``absorbed`` True has only ``lost_ns`` and ``detected_ns``: nothing is done again, work goes on
-        without these rows (which may have been withdrawn, not lost).  With an entry for each loss, results split the
-        time of recovery into detection, planning, re-dispatch and recompute.
+        entry with ``absorbed`` True has only ``lost_ns``, ``detected_ns`` and perhaps ``further_ns``: nothing is done
+        again, work goes on without these rows (which may have been withdrawn, not lost).  With an entry for each loss,
+        results split the time of recovery into detection, planning, re-dispatch and recompute.
 
         A strategy that stops, moves states and starts again also gives, per entry, ``moved_ns`` (the states have
         arrived), ``ready_ns`` (the new set-up works) and ``replayed_ns`` (as far as before), and may give

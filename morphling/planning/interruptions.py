@@ -23,6 +23,7 @@ class Interruption:
     iteration, elapsed_ns : what was under way at ``lost_ns``, and for how long
     abandoned : serials of dispatches whose work has to be done again;  redone : iterations that had ended before
     moved_bytes : of the moves, once each
+    absorbed : nothing has to be done again, as when a last checkpoint is cut off after the last iteration
     """
 
     lost_ns: int
@@ -39,15 +40,20 @@ class Interruption:
     abandoned: list[int] = field(default_factory=list)
     redone: int = 0
     moved_bytes: int = 0
+    absorbed: bool = False
 
     def record(self) -> dict[str, Any]:
         """As a strategy's report lists it under ``recoveries``."""
+        further = sorted(set(self.further_ns) - {self.lost_ns})
+        if self.absorbed:
+            seen = {"lost_ns": self.lost_ns, "detected_ns": self.detected_ns}
+            return {**seen, "rows": self.rows, "further_ns": further, "absorbed": True}
         names = ("lost_ns", "detected_ns", "planning_ns", "planned_ns", "moved_ns", "ready_ns", "replayed_ns")
         listed = {name: getattr(self, name) for name in names}
         return {
             **listed,
             "rows": self.rows,
-            "further_ns": sorted(set(self.further_ns) - {self.lost_ns}),
+            "further_ns": further,
             "abandoned": sorted(set(self.abandoned)),
             "iterations_redone": self.redone,
             "moved_bytes": self.moved_bytes,

@@ -353,9 +353,10 @@ class PlannedStrategy(Strategy):
         if self.hit and not x.abandoned and self.under_way:
             x.abandoned = [self.last_iteration]
         self.lost_rows, self.loss_instants = 0, []
-        if self.finished >= view.iterations:
-            return [*(Cancel(serial) for serial in self.open), Done(f"{self.reached} iterations")]
         self.interruptions.append(x)
+        if self.finished >= view.iterations:  # only checkpoints were under way
+            x.absorbed = True
+            return [*(Cancel(serial) for serial in self.open), Done(f"{self.reached} iterations")]
         withdrawn: list[Decision] = [Cancel(serial) for serial in self.open]
         self.open.clear()
         self.under_way = self.hit = False

@@ -208,7 +208,7 @@ def _entries(recoveries: object, losses: set[int], answers: _Answers) -> list[_E
                 entry = _absorbed(said)
                 if entry.detected < entry.lost:
                     raise ValueError(f"the times of entry {number} do not rise")
-                if entry.lost in losses:  # what a strategy withdrew may have been done at that instant
+                if losses & {entry.lost, *entry.further}:  # what a strategy withdrew may have been done at that instant
                     found.append(entry)
                 continue
             if said["planned_ns"] is None or said.get("replayed_ns", 0) is None:
@@ -249,4 +249,5 @@ def _entry(said: Mapping[str, Any]) -> _Entry:
 def _absorbed(said: Mapping[str, Any]) -> _Entry:
     """A loss without which work went on."""
     lost, detected = (index(said[name]) for name in ("lost_ns", "detected_ns"))
-    return _Entry(lost, detected, detected, ABSORBED, None, None, None, (), (), 0)
+    further = tuple(index(x) for x in said.get("further_ns", ()))
+    return _Entry(lost, detected, detected, ABSORBED, None, None, None, further, (), 0)

@@ -67,8 +67,14 @@ def unfit(kind: Kind, found: object) -> str | None:
     base = _BASES[kind]
     if not (isinstance(found, type) and issubclass(found, base)):
         return f"is not {'an' if base is Executor else 'a'} {base.__name__}"
-    if not isinstance(getattr(found, "Config", None), type):
+    config = getattr(found, "Config", None)
+    if not isinstance(config, type):
         return "has no Config class"
+    try:
+        config_fields(config)
+    except Exception as error:  # noqa: BLE001 - annotations and defaults are a stranger's code
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        return f"has a Config that cannot be read as a dataclass or pydantic model ({said})"
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
         return f"lacks {', '.join(missing)}"
     return None

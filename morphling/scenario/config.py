@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from morphling.errors import ScenarioError
 from morphling.scenario.load import LoadedScenario
 from morphling.scenario.schema import Execution, StrategyChoice
 
@@ -29,15 +30,23 @@ def configured(loaded: LoadedScenario, section: str, values: dict[str, Any], con
         checked = model.model_validate(values)
     except ValidationError as error:
         raise loaded.faults(error, (section,), model) from None
-    if issubclass(config, BaseModel):
-        return config.model_validate(values)
+    except Exception as error:  # a validator of a stranger
+        raise _unmade(loaded, section, error) from error
     try:
+        if issubclass(config, BaseModel):
+            return config.model_validate(values)
         return config(**{name: getattr(checked, name) for name in type(checked).model_fields})
     except ValueError as error:
         name, _, reason = str(error).partition(": ")
         if name in type(checked).model_fields and reason:
             raise loaded.fault((section, name), reason) from None
         raise loaded.fault((section,), str(error)) from None
+    except Exception as error:  # a stranger's code may raise anything
+        raise _unmade(loaded, section, error) from error
+
+
+def _unmade(loaded: LoadedScenario, section: str, error: Exception) -> ScenarioError:
+    return loaded.fault((section,), f"its Config cannot be made: {type(error).__name__}: {error}")
 
 
 def _model_of(config: type) -> type[BaseModel]:

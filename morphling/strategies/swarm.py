@@ -106,8 +106,7 @@ class Swarm(Strategy):
         self.ended = False
         self.estimated_s: float | None = None
         self.further: dict[int, list[int]] = {}
-        self.asked_again: dict[int, int] = {}
-        self.repeated: list[dict[str, Any]] = []
+        self.aside: list[dict[str, Any]] = []
         self.routed: dict[int, int] = {}
         self.busy: dict[int, int] = {}
 
@@ -218,7 +217,7 @@ class Swarm(Strategy):
             self.busy[dispatch.tag[2]] -= 1
         if what == "upkeep":
             self.open_upkeep -= 1
-            return self._finish()
+            return self._finish(view)
         if len(rows) < len(dispatch.tasks):
             return ()
         if what == "states":
@@ -255,7 +254,7 @@ class Swarm(Strategy):
         out: list[Decision] = [IterationDone()]
         if self.finished >= view.iterations:
             self.ended = True
-            return [*out, *self._finish()]
+            return [*out, *self._finish(view)]
         every = self.config.checkpoint_every
         if every and self.finished % every == 0:
             senders = [min(pool.priority) for pool in self.pools]
@@ -264,8 +263,12 @@ class Swarm(Strategy):
             out.append(self._send(saved(senders, size), ("upkeep",), f"upkeep/after iteration {self.finished}"))
         return [*out, *self._next_iteration(view)]
 
-    def _finish(self) -> list[Decision]:
-        return [Done(f"{self.finished} iterations")] if self.ended and not self.open_upkeep else []
+    def _finish(self, view: View) -> list[Decision]:
+        if not self.ended or self.open_upkeep:
+            return []
+        if self.fetching:  # newcomers that come too late
+            self._without(len(self.fetching), view)
+        return [Done(f"{self.finished} iterations")]
 
     # ------------------------------------------------------------------------------------------------------- departures
 
@@ -284,26 +287,33 @@ class Swarm(Strategy):
         if what == "states":
             device = dispatch.tag[2]
             self.fetching.pop(device, None)
-            self.asked_again[device] = view.now_ns
-            return WakeAt(view.now_s + delay_range(self.config.detection_s)[1], ("again", device))
+            record = self._without(1, view)
+            return WakeAt(view.now_s + delay_range(self.config.detection_s)[1], ("again", (device, record)))
         if what not in ("pass", "reduce"):
+            self._without(len(rows), view)
             return ()
         self.spoiled |= what == "reduce"
         again = dispatch.tag[1] if what == "pass" else "reduce"
         alarms = self.losses.lost(dispatch.tasks.device[rows], [again] * len(rows), view.now_ns)
         return [*self._watch(alarms, view), *self._resend(view)]
 
+    def _without(self, rows: int, view: View) -> dict[str, Any]:
+        """Training goes on without these rows, unless they are asked for again."""
+        now = view.now_ns
+        self.aside.append({"lost_ns": now, "detected_ns": now, "rows": rows, "absorbed": True})
+        return self.aside[-1]
+
     def on_timer(self, tag: Any, view: View) -> Decisions:
         """Requests to peers that left fail: they are banned, and what they had is sent to others."""
         what, number = tag
         if what == "again":
-            served = number in self.fetching or any(number in pool.priority for pool in self.pools)
-            if served or not self.losses.present[number]:
+            device, record = number
+            served = device in self.fetching or any(device in pool.priority for pool in self.pools)
+            if served or not self.losses.present[device]:
                 return ()
-            out = self._join(number, view, "recovery/")
             times = dict.fromkeys(("detected_ns", "planning_ns", "planned_ns"), view.now_ns)
-            self.repeated.append({"lost_ns": self.asked_again.pop(number), **times, "rows": 1})
-            return out
+            record.update(times, absorbed=False)
+            return self._join(device, view, "recovery/")
         for device in self.losses.noticed(number, view.now_ns).tolist():
             self._ban(device)
         return self._resend(view)
@@ -420,7 +430,7 @@ class Swarm(Strategy):
                 "peers": [sorted(pool.priority) for pool in self.pools],
                 "passes_of_peers": {str(d): n for d, n in sorted(self.routed.items())},
             },
-            "recoveries": [*merged.values(), *self.repeated],
+            "recoveries": [*merged.values(), *self.aside],
         }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from morphling.engine import Engine, closed_lane
 from morphling.engine.links import link_arrays
-from morphling.errors import EngineError
+from morphling.errors import Deserted, EngineError, PlanError
 from morphling.fleet import Availability, Links, LinkTrace, PastEnd
 from morphling.interfaces.strategy import All, Cancel, Dispatch, Done, Each, IterationDone, Quorum, Strategy, WakeAt
 from morphling.types import FAR_NS
@@ -317,8 +317,8 @@ def test_done_withdraws_what_still_runs(lane):
 # --------------------------------------------------------------------------------------------------------------- guards
 
 
-def refused(strategy, words, fleet=None, **options):
-    with pytest.raises(EngineError, match=words):
+def refused(strategy, words, fleet=None, of=EngineError, **options):
+    with pytest.raises(of, match=words):
         engine(fleet or bare_fleet(links()), strategy, **options).run()
 
 
@@ -328,11 +328,8 @@ def test_nothing_left_to_happen_names_what_is_pending():
         "nothing is left to happen at 0 s and Script has not said Done: 1 of 1 devices .*; no rows are pending",
     )
     away = bare_fleet(links(), leaving([(0, 1)]))
-    refused(
-        Script(Dispatch(rows([0], 2 * S), label="late")),
-        "nothing is left.*the last device online left at 1 s and none ever returns",
-        away,
-    )
+    late = Script(Dispatch(rows([0], 2 * S), label="late"))
+    refused(late, "nothing is left.*the last device online left at 1 s and none ever returns", away, of=Deserted)
 
 
 def test_a_clock_that_stands_still():
@@ -381,7 +378,8 @@ def test_other_decisions_that_make_no_sense():
     refused(Once(rows([1], 0, 5)), "rows on the coordinator have no link")
     refused(Once(rows([0], S)), "limit of 0.5 s", horizon_s=0.5)
     refused(Once(rows([0], S)), "cannot serve", bare_fleet(links(half_duplex=True)), lane="closed")
-    refused(Once(rows([0], S, 1, overlap=0)), "perfect overlap is impossible", bare_fleet(links(half_duplex=True)))
+    half = bare_fleet(links(half_duplex=True))
+    refused(Once(rows([0], S, 1, overlap=0)), "perfect overlap is impossible", half, of=PlanError)
 
 
 # ------------------------------------------------------------------------------------------------------- repeatability

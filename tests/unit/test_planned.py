@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from morphling.errors import Infeasible, PlanError
-from morphling.fleet import Availability
+from morphling.fleet import Availability, Links
 from morphling.fleet.published import fleet_from_arrays
 from morphling.interfaces.tasks import TaskTable
 from morphling.planning.group_costs import GroupCost
@@ -129,6 +129,20 @@ def test_a_checkpoint_under_way_is_not_a_checkpoint():
     _, got, report = run(toy(keeps=False, checkpoint_every=1), fleet([(0, 10 * S + S // 2)]))
     assert report["recoveries"][0]["iterations_redone"] == 1
     assert got["unrecovered_losses"] == 0
+
+
+def test_a_last_checkpoint_that_is_cut_off_needs_no_recovery():
+    # Saving after the first iteration takes until 11 s for devices 1 and 2 and never ends for device 0, whose uplink
+    # is as slow as 1 kbit/s.  The last iteration ends at 20 s; device 0 leaves at 25 s, which is noticed at 27.
+    where = fleet([(0, 25 * S)])
+    where = replace(where, links=Links.constant(where.links.down_bps, np.array([1_000, 8_000_000, 8_000_000])))
+    recording, got, report = run(toy(checkpoint_every=1), where, iterations=2)
+    assert recording.iteration_ends_ns == [10 * S, 20 * S]
+    assert recording.end_ns == 27 * S
+    (entry,) = report["recoveries"]
+    assert entry == {"lost_ns": 25 * S, "detected_ns": 27 * S, "rows": 1, "further_ns": [27 * S], "absorbed": True}
+    assert (got["lost_rows"], got["loss_instants"], got["unrecovered_losses"]) == (1, 1, 0)
+    assert (got["recovery_detection_s"], got["recovery_recompute_s"]) == (2.0, 0.0)
 
 
 def test_two_departures_in_one_recovery():

@@ -173,6 +173,9 @@ def test_check_still_checks_the_rest(scenario):
         ("    def start", "    def __init__(self, c): 1 / 0\n    def start", r"cannot be made: .*mine\.py:14: ZeroDiv"),
         ("class Mine(S", "\0class Mine(S", "mine.py.*null bytes"),
         ("wait: int = 3", "wait: int", "strategy: missing key 'wait'"),
+        ("@dataclass(frozen=True)", "", r"mine\.py:12: Mine has a Config that cannot be read as a dataclass"),
+        ("wait: int = 3", "wait: Nowhere = 3", r"mine\.py:12: Mine has a Config that .*NameError.*Nowhere"),
+        ("wait: int = 3", "wait: int = 3\n    def __post_init__(self): 1 / 0", "Config cannot be made: ZeroDiv"),
     ],
 )
 def test_faults_of_the_file(scenario, old, new, said):

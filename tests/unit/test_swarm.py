@@ -148,6 +148,19 @@ def test_a_newcomer_fetches_states_from_a_peer_and_then_serves():
     assert s.report()["plan"]["passes_of_peers"]["1"] > 50
 
 
+def test_newcomers_that_leave_again_or_come_too_late_are_no_loss_to_recover_from():
+    # Device 1 leaves while it fetches states, and is back before that is noticed; device 2 comes 1 us before the end.
+    w, flapping = workload(1, 200), [(0.001, 0.002), (0.003, None)]
+    end = replay(made(stages=1, in_flight=1), sessions(fleet(3), d1=flapping, d2=[(1e4, None)]), w).recording.end_ns
+    s, where = made(stages=1, in_flight=1), sessions(fleet(3), d1=flapping, d2=[(end / S - 1e-6, None)])
+    run = replay(s, where, w)
+    joins = [d for d in run.recording.dispatches if d.label.startswith("join")]
+    assert [bool(d.lost.any()) for d in joins] == [True, False, True]
+    entries = s.report()["recoveries"]
+    assert [(x["lost_ns"], x["absorbed"]) for x in entries] == [(2_000_000, True), (run.recording.end_ns, True)]
+    assert metrics(run.recording, where, report=s.report())["unrecovered_losses"] == 0
+
+
 def test_a_stage_without_peers_is_taken_over_with_the_trainers_copy():
     # Stage 1 has one peer, which leaves; one of the two peers of stage 0 fetches its states at 8 bytes a microsecond.
     w = workload(2, 6)
