@@ -126,7 +126,16 @@ class OrderInKernel(OrderByDispatch):
             self.engine.at(int(state[K.MOMENT_NOW]), self.sent.serial, self.tell)
             return True
         self.sync()
+        moment = int(state[K.MOMENT_NOW])
+        if moment > self.engine.now_ns:  # the clock goes on to the last join or leave, even if nothing comes of it
+            self.untold = True
+            self.engine.at(moment, self.sent.serial, self.arrive)
+            return True
         return False
+
+    def arrive(self) -> None:
+        """The clock is where the order is."""
+        self.untold = False
 
     def grow(self) -> None:
         """Room for more starts, or for more rows that are lost before the next news."""

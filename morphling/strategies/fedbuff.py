@@ -124,7 +124,6 @@ class FedBuff(Strategy):
         """Work out what each client does, and fill all places."""
         self.local = local_training(self.config, view)
         self.goal = view.iterations
-        self.version_after = [0]
         self._estimate(view)
         if self.config.draw_ahead == 1:
             limited = self.config.max_staleness is not None  # then not every report fills the buffer
@@ -143,9 +142,14 @@ class FedBuff(Strategy):
         self.recoveries += [
             {"lost_ns": t, "detected_ns": t, "rows": 1, "absorbed": True} for t in news.lost_ns.tolist()
         ]
-        for after in news.began_after.tolist():
-            self._report(self.version_after[after], out)
-            self.version_after.append(self.version)
+        if self.config.max_staleness is None:  # all count: K reports are an update
+            self.staleness.update((self.version - news.began_after // self.config.buffer_size).tolist())
+            self.version += 1
+            out.append(IterationDone())
+        else:
+            for after in news.began_after.tolist():
+                self._report(self.version_after[after], out)
+                self.version_after.append(self.version)
         if self.version < self.goal:
             return out
         return self._stop(news.under_way, news.under_way, out, view)
