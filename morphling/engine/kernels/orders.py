@@ -195,9 +195,10 @@ def order_run(k, dev, rows, out, o, coordinator, part_of, until):
             s[REPLACED] = -1
             s[FILLING] = 1
         if s[FILLING] == 1:
-            why = order_fill(k, dev, rows, out, o, coordinator, part_of)
-            if why != REACHED:
-                return why
+            if s[UNDER_WAY] < s[AT_ONCE] and s[IDLE] > 0:  # the call alone costs as much as a join
+                why = order_fill(k, dev, rows, out, o, coordinator, part_of)
+                if why != REACHED:
+                    return why
             s[FILLING] = 0
         if s[LOST_NEW] == len(o.lost):
             return GROW
