@@ -124,15 +124,17 @@ class FedBuff(Strategy):
         """Work out what each client does, and fill all places."""
         self.local = local_training(self.config, view)
         self.goal = view.iterations
-        self._estimate(view)
         if self.config.draw_ahead == 1:
+            self._estimate([], view)
             limited = self.config.max_staleness is not None  # then not every report fills the buffer
             every = 1 if limited else self.config.buffer_size
             tasks = self.local.tasks.take(np.flatnonzero(self.local.eligible))
             return StandingOrder(tasks, self.config.concurrency, every, label="client")
         self.idle = IdlePool(view.fleet.size)
         self.idle.add(np.flatnonzero(view.online & self.local.eligible).tolist())
-        return self._fill(view)
+        out = self._fill(view)
+        self._estimate([x.devices[0] for x in self.occupied], view)
+        return out
 
     def on_progress(self, order: Sent, news: Progress, view: View) -> Decisions:  # noqa: ARG002 - there is one order
         """Clients reported, each replaced by the engine from the model of that moment."""
@@ -270,17 +272,21 @@ class FedBuff(Strategy):
                 out.append(Dispatch(chained(local.tasks, drawn), EACH, place, "client"))
         return out
 
-    def _estimate(self, view: View) -> None:
-        """Of the first update: the K-th report of as many as start, or K reports at the rate of all places."""
+    def _estimate(self, first: list[int], view: View) -> None:
+        """Of the first update: the K-th report of those who start, or K reports at the rate of all places.
+
+        Where the engine draws who starts, ``first`` is empty and as many are drawn here, in the same way; the rate is
+        then that of all who are here.
+        """
         assert self.local is not None  # noqa: S101 - start sets it
-        here = np.flatnonzero(view.online & self.local.eligible)
-        if not len(here):
+        here = np.array(first, np.int64) if first else np.flatnonzero(view.online & self.local.eligible)
+        places, k = min(self.config.concurrency, len(here)), self.config.buffer_size
+        if not places:
             return
-        if len(here) > self.config.concurrency:  # who starts is drawn elsewhere: as many, drawn in the same way
-            here = view.random("estimate").choice(here, self.config.concurrency, replace=False)
+        if k <= places < len(here):
+            here = view.random("estimate").choice(here, places, replace=False)
         seconds = np.sort(self.local.seconds(here, view))
-        k = self.config.buffer_size
-        self.estimate_s = float(seconds[k - 1] if k <= len(seconds) else seconds.mean() * k / len(seconds))
+        self.estimate_s = float(seconds[k - 1] if k <= places else seconds.mean() * k / places)
 
     def _assumptions(self) -> list[str]:
         notes = [

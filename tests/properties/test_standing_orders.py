@@ -128,9 +128,10 @@ def test_it_stands_alone(lane):
             return [one, *super().begin(view)] if self.at_once == 2 else [*super().begin(view), one]
 
     for at_once, words in ((1, "a standing order is in force, which stands alone"), (2, "rows are under way")):
+        strategy = Both(rows([0], up=1), at_once, 1, 1)
+        engine = Engine(always(), None, strategy, FlopsAreNanoseconds(), compiled=False, lane=lane)
         with pytest.raises(EngineError, match=words):
-            strategy = Both(rows([0], up=1), at_once, 1, 1)
-            Engine(always(), None, strategy, FlopsAreNanoseconds(), compiled=False, lane=lane).run()
+            engine.run()
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -148,9 +149,10 @@ def test_everybody_has_left_is_said_as_of_the_last_departure():
     fleet = replace(always(), availability=Availability.of([[(0, SECOND)], [(0, 3 * SECOND)]]))
     words = "at 3 s and Ordered has not said Done: the last device online left at 3 s and none ever returns"
     for lane in ("closed", "events"):
+        strategy = Ordered(rows([0, 1], down=1000), 2, 1, 9)
+        engine = Engine(fleet, None, strategy, FlopsAreNanoseconds(), compiled=False, lane=lane)
         with pytest.raises(EngineError, match=words):
-            strategy = Ordered(rows([0, 1], down=1000), 2, 1, 9)
-            Engine(fleet, None, strategy, FlopsAreNanoseconds(), compiled=False, lane=lane).run()
+            engine.run()
 
 
 def test_the_kernel_serves_where_it_can():
