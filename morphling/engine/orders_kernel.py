@@ -27,6 +27,7 @@ COMPILE_AFTER = 5_000
 """Starts after which compiling pays."""
 
 ROOM = 1_024
+NOBODY = np.zeros(0, np.int64)
 
 
 class OrderInKernel(OrderByDispatch):
@@ -154,16 +155,9 @@ class OrderInKernel(OrderByDispatch):
         if engine.order is not self:
             return
         self.untold = False
-        done = o.done.copy()
-        lost = o.lost[: state[K.LOST_NEW]]
-        news = Progress(
-            o.row[done],
-            o.after[done],
-            o.row[lost],
-            self.times.settled[lost],
-            int(state[K.STARTED]),
-            int(state[K.UNDER_WAY]),
-        )
+        done, lost = o.done, o.lost[: state[K.LOST_NEW]]
+        gone, when = (o.row[lost], self.times.settled[lost]) if len(lost) else (NOBODY, NOBODY)
+        news = Progress(o.row[done], o.after[done], gone, when, int(state[K.STARTED]), int(state[K.UNDER_WAY]))
         state[K.DONE_NEW] = state[K.LOST_NEW] = 0
         engine.rows_settled += len(news.done) + len(news.lost)
         if engine.progress is not None:

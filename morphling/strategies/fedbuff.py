@@ -141,11 +141,11 @@ class FedBuff(Strategy):
         out: list[Decision] = []
         self.counts["drawn"] = news.started
         self.counts["dropped"] += len(news.lost)
-        self.recoveries += [
-            {"lost_ns": t, "detected_ns": t, "rows": 1, "absorbed": True} for t in news.lost_ns.tolist()
-        ]
+        for at in news.lost_ns.tolist():
+            self.recoveries.append({"lost_ns": at, "detected_ns": at, "rows": 1, "absorbed": True})
         if self.config.max_staleness is None:  # all count: K reports are an update
-            self.staleness.update((self.version - news.began_after // self.config.buffer_size).tolist())
+            for after in news.began_after.tolist():
+                self.staleness[self.version - after // self.config.buffer_size] += 1
             self.version += 1
             out.append(IterationDone())
         else:

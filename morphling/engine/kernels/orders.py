@@ -150,36 +150,6 @@ def order_fill(k, dev, rows, out, o, coordinator, part_of):
     return REACHED
 
 
-def order_churn(dev, o, time):
-    """Devices leave and join at ``time``."""
-    i = o.state[AGENDA_AT]
-    while i < len(o.agenda_time) and o.agenda_time[i] == time:
-        d, until = o.agenda_who[i], o.agenda_until[i]
-        if until < 0:
-            o.online[d] = 0
-            dev.off[d] = time
-        else:
-            o.online[d] = 1
-            dev.free_down[d] = dev.free_compute[d] = dev.free_up[d] = time
-            dev.off[d] = until
-        i += 1
-    o.state[AGENDA_AT] = i
-
-
-def order_heard(o):
-    """Of the devices that left and joined at an instant, those are idle no more, and these are."""
-    s = o.state
-    for i in range(s[HEARD], s[AGENDA_AT]):
-        r = o.row_of[o.agenda_who[i]]
-        if r < 0:
-            continue
-        if o.agenda_until[i] >= 0:
-            idle_put(o, r)
-        elif o.place[r] >= 0:
-            idle_take(o, o.place[r])
-    s[HEARD] = s[AGENDA_AT]
-
-
 def order_run(k, dev, rows, out, o, coordinator, part_of, until):
     """Carry out a standing order up to and including ``until``.
 
@@ -217,10 +187,29 @@ def order_run(k, dev, rows, out, o, coordinator, part_of, until):
             return REACHED
         s[MOMENT_NOW] = time
         if what == 0:
-            order_churn(dev, o, time)
+            i = s[AGENDA_AT]
+            while i < len(o.agenda_time) and o.agenda_time[i] == time:
+                d = o.agenda_who[i]
+                if o.agenda_until[i] < 0:
+                    o.online[d] = 0
+                    dev.off[d] = time
+                else:
+                    o.online[d] = 1
+                    dev.free_down[d] = dev.free_compute[d] = dev.free_up[d] = time
+                    dev.off[d] = o.agenda_until[i]
+                i += 1
+            s[AGENDA_AT] = i
             continue
         if what == 2:
-            order_heard(o)
+            for i in range(s[HEARD], s[AGENDA_AT]):
+                r = o.row_of[o.agenda_who[i]]
+                if r < 0:
+                    continue
+                if o.agenda_until[i] >= 0:
+                    idle_put(o, r)
+                elif o.place[r] >= 0:
+                    idle_take(o, o.place[r])
+            s[HEARD] = s[AGENDA_AT]
             s[FILLING] = 1
             continue
         i = due_pop(o)
