@@ -15,6 +15,8 @@ from morphling.fleet import Availability, Links, LinkTrace, PastEnd
 from morphling.interfaces.strategy import Dispatch, Done
 from tests.oracle.standing import ByHand, Ordered, started
 from tests.oracle.worlds import SECOND, FlopsAreNanoseconds, World, bare_fleet, rows
+from tests.unit.test_battery import fleet_of
+from tests.unit.test_heat import warm
 
 WORLDS = 150
 
@@ -167,3 +169,27 @@ def test_the_kernel_serves_where_it_can():
     for executor, lane in ((FlopsAreNanoseconds(), None), (FlopsAreNanoseconds(), "events"), (slow, None)):
         Engine(always(), None, Look(rows([0], up=1), 1, 1, 1), executor, compiled=False, lane=lane).run()
     assert kinds == [OrderInKernel, OrderByDispatch, OrderByDispatch]
+
+
+@pytest.mark.parametrize("lane", ["closed", "events"])
+def test_devices_that_warm_are_served_by_dispatches(lane):
+    slower = 0
+    for seed in range(20):
+        fleet, given = world(seed)
+        plain = replayed(Ordered, fleet, given, seed)
+        warmed = warm(fleet, trip_c=25.1, hysteresis_k=0.05, case_s=2.0, junction_s=0.5)
+        got, by_hand = (replayed(make, warmed, given, seed, lane=lane) for make in (Ordered, ByHand))
+        assert got == by_hand
+        slower += got[1] != plain[1]
+    assert slower
+
+
+def test_devices_whose_batteries_run_out_are_served_by_dispatches():
+    departures = 0
+    for seed in range(10):
+        fleet = fleet_of(4, capacity=30.0 + seed, reserve=10.0, charger=4.0, resume=20.0)
+        given = (rows([0, 1, 2, 3], [SECOND, 2 * SECOND, SECOND, 3 * SECOND], up=1000), 2, 2, 20)
+        got, by_hand = (replayed(make, fleet, given, seed) for make in (Ordered, ByHand))
+        assert got == by_hand
+        departures += len(got[2][0][0])
+    assert departures > 20
