@@ -69,12 +69,13 @@ def main() -> None:
     always, coming = fleet(), fleet(churn=True)
     began = time.perf_counter()
     replay(lambda: FedAvg(FedAvgConfig()), always, 1, 1)
+    replay(lambda: FedBuff(FedBuffConfig()), always, 1, 1)
     line("compile or load the kernels", f"{time.perf_counter() - began:.1f} s", "once per installation, then a cache")
     for name, there in (("always here", always), ("with churn", coming)):
         span, said = replay(lambda: FedAvg(FedAvgConfig(clients_per_round=100)), there, 100, repeats)
         line(f"FedAvg, {CLIENTS:,} clients {name}, 100 rounds of 100", f"{span:.2f} s", said["summary"][0])
     for ahead in (1, 8, 64):
-        updates = (500 if quick else 1_000) if ahead == 1 else (1_000 if quick else 5_000)
+        updates = (3_000 if quick else 15_000) if ahead == 1 else (1_000 if quick else 5_000)
         for name, there in (("always here", always), ("with churn", coming)):
             config = FedBuffConfig(concurrency=100, buffer_size=10, draw_ahead=ahead)
             span, said = replay(lambda c=config: FedBuff(c), there, updates, repeats)

@@ -31,6 +31,7 @@ from morphling.interfaces.strategy import (
     IterationDone,
     Placement,
     Sent,
+    StandingOrder,
     Strategy,
     WakeAt,
 )
@@ -195,6 +196,8 @@ class _Turns(Strategy):
                     out.append(decision)
                 case WakeAt(time_s=time_s, tag=tag):
                     out.append(WakeAt(time_s, (self.turn, tag)))
+                case StandingOrder():
+                    raise PlanError(f"{type(self.inner).__name__} gives standing orders, which split no product")
                 case IterationDone():
                     pass  # a script's steps are the iterations
                 case _:

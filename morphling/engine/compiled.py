@@ -31,6 +31,7 @@ class Kernels:
             setattr(self, name, entry)
 
     run_closed: Callable[..., int]
+    order_run: Callable[..., int]
     submit: Callable[..., int]
     advance: Callable[..., None]
     drop_device: Callable[..., None]

@@ -20,8 +20,8 @@ from morphling.engine.event_lane import EventLane
 from morphling.engine.faults import forsaken, given_up, never_finishes, nothing_left, pending, too_late
 from morphling.engine.heat import heat_arrays, heat_record, watch
 from morphling.engine.kernels.records import FAR
-from morphling.engine.links import link_arrays, nic_can_bind
-from morphling.engine.network import network_arrays
+from morphling.engine.lanes import lane_of
+from morphling.engine.orders import OrderByDispatch, begin_order
 from morphling.engine.running import Notice, Running
 from morphling.engine.view import EngineView
 from morphling.errors import EngineError, RunError
@@ -37,6 +37,7 @@ from morphling.interfaces.strategy import (
     IterationDone,
     Quorum,
     Sent,
+    StandingOrder,
     Strategy,
     WakeAt,
 )
@@ -106,25 +107,12 @@ class Engine:
         self.end_reason: str | None = None
         if compiled is None and fleet.size >= LARGE_FLEET:
             compiled = True
-        shares = nic_can_bind(fleet.links, fleet.coordinator)
-        network = strategy.uses_peers or fleet.links.cells is not None or fleet.links.tcp is not None
         self.battery = None if fleet.battery is None else Batteries(self, fleet.battery)
-        needs_events = network or any(shares) or bool(fleet.links.half_duplex.any()) or self.battery is not None
-        if lane == "closed" and needs_events:
-            what = "links that share a capacity or a channel" if self.battery is None else "batteries"
-            raise EngineError(f"the closed lane cannot serve {what}")
-        self.lane: ClosedLane | EventLane
-        arrays = link_arrays(fleet.links)
         self.heat = heat_arrays(fleet) if heat and fleet.thermal is not None and fleet.thermal.slows.any() else None
-        if needs_events or lane == "events":
-            out_bps = fleet.coordinator.uplink_bps if shares[0] and not network else None
-            in_bps = fleet.coordinator.downlink_bps if shares[1] and not network else None
-            net = network_arrays(fleet.links, fleet.coordinator) if network else None
-            self.lane = EventLane(
-                arrays, fleet.size, fleet.links.half_duplex, out_bps, in_bps, net=net, heat=self.heat, compiled=compiled
-            )
-        else:
-            self.lane = ClosedLane(arrays, fleet.size, heat=self.heat, compiled=compiled)
+        peers, batteries = strategy.uses_peers, self.battery is not None
+        self.lane = lane_of(fleet, lane, peers=peers, batteries=batteries, heat=self.heat, compiled=compiled)
+        self.order: OrderByDispatch | None = None
+        self.agenda_turn = 0
 
     @property
     def now_ns(self) -> int:
@@ -159,6 +147,8 @@ class Engine:
                 if told:
                     self.schedule(told)
                     continue
+            if self.order is not None and self.order.advance(min(upcoming, self.horizon_ns)):
+                continue
             if upcoming >= FAR:
                 raise self.no_more()
             if upcoming > self.horizon_ns:
@@ -174,6 +164,7 @@ class Engine:
         """What happened until now; rows still in flight are withdrawn."""
         end = self.now_ns
         self.withdraw(list(self.running.values()))
+        self.end_order()
         self.records.sort(key=lambda r: r.serial)
         churn = np.array(self.churn, np.int64).reshape(-1, 3)
         return Recording(
@@ -190,7 +181,8 @@ class Engine:
         """Nothing comes before the limit: rows are still on their way when it passes, or nothing ever comes."""
         late = too_late(self)
         on_the_way = isinstance(self.lane, EventLane) and self.lane.pending and self.lane.advance(FAR)
-        return late if on_the_way else nothing_left(self)
+        ordered = self.order is not None and self.order.on_the_way
+        return late if on_the_way or ordered else nothing_left(self)
 
     def at(self, time_ns: int, priority: int, call: Callable[..., None], *args: Any) -> None:
         """Have SimPy make a call at ``time_ns``."""
@@ -209,6 +201,9 @@ class Engine:
             match decision:
                 case Dispatch():
                     self.dispatch(decision)
+                case StandingOrder():
+                    self.order = begin_order(self, decision)
+                    self.order.start()
                 case Cancel(dispatch=serial):
                     self.cancel(serial)
                 case WakeAt(time_s=time_s, tag=tag):
@@ -224,19 +219,22 @@ class Engine:
                 case _:
                     raise EngineError(
                         f"{type(self.strategy).__name__} returned {decision!r}, "
-                        "which is no Dispatch, Cancel, WakeAt, IterationDone or Done"
+                        "which is no Dispatch, StandingOrder, Cancel, WakeAt, IterationDone or Done"
                     )
 
-    def dispatch(self, decision: Dispatch) -> None:
-        """Send rows."""
+    def dispatch(self, decision: Dispatch, order: OrderByDispatch | None = None) -> None:
+        """Send rows, of a standing order if one is named."""
         tasks = decision.tasks
+        if order is not self.order:
+            raise EngineError(f"dispatch {decision.label!r}: a standing order is in force, which stands alone")
         self.check(tasks, decision.label)
         if isinstance(decision.notify, Quorum) and not 1 <= decision.notify.k <= len(tasks):
             raise EngineError(f"dispatch {decision.label!r}: a quorum of {decision.notify.k} of {len(tasks)} rows")
         sent = Sent(self.serial, decision.tag, tasks, self.now_ns / 1e9, decision.label)
-        self.executor.sent(self.serial, decision, self.strategy)
+        if order is None:
+            self.executor.sent(self.serial, decision, self.strategy)
         durations, clocked = self.duration(tasks)
-        running = Running(self.serial, sent, decision.notify, self.now_ns, durations, clocked=clocked)
+        running = Running(self.serial, sent, decision.notify, self.now_ns, durations, clocked=clocked, hears=order)
         if self.heat is not None:
             watch(self.heat, self.fleet, tasks)
         self.running[self.serial] = running
@@ -285,11 +283,12 @@ class Engine:
             self.follow(running, notices)
         if notice.last:
             self.finish(running)
+        hears = running.hears or self.strategy
         if notice.lost is not None:
-            self.decide(self.strategy.on_lost(running.sent, notice.lost, self.view))
+            self.decide(hears.on_lost(running.sent, notice.lost, self.view))
         heard_out = notice.last or running.serial in self.running  # unless on_lost has just cancelled it
         if notice.done is not None and self.end_reason is None and heard_out:
-            self.decide(self.strategy.on_done(running.sent, notice.done, self.view))
+            self.decide(hears.on_done(running.sent, notice.done, self.view))
 
     def finish(self, running: Running) -> None:
         """Every row of a dispatch is settled: record it."""
@@ -299,8 +298,11 @@ class Engine:
             self.lane.close(running)
         if self.battery is not None:
             self.battery.settled(running)
-        self.records.append(running.record())
-        self.view.observe(running)
+        if running.hears is not None:
+            running.hears.keep(running)
+        else:
+            self.records.append(running.record())
+            self.view.observe(running)
         self.rows_settled += len(running.tasks)
         if self.progress is not None:
             self.progress(self.now_ns / 1e9, self.rows_settled)
@@ -317,10 +319,19 @@ class Engine:
         """Withdraw a dispatch."""
         running = self.running.get(serial)
         if running is None:
+            if self.order is not None and serial == self.order.sent.serial:
+                self.end_order()
+                return
             if 0 <= serial < self.serial:
                 return  # already settled: nothing to withdraw
             raise EngineError(f"Cancel({serial}): there is no such dispatch")
         self.withdraw([running])
+
+    def end_order(self) -> None:
+        """The standing order ends now, if there is one."""
+        if self.order is not None:
+            self.order.end()
+            self.order = None
 
     def withdraw(self, withdrawn: list[Running]) -> None:
         """End dispatches now; their strategy asked for it, so it hears no more of them."""
@@ -405,10 +416,12 @@ class Engine:
         time = self.agenda[0]
         if at < len(time):
             stop = int(np.searchsorted(time, time[at], "right"))
-            self.at(int(time[at]), CHURN_FIRST, self.change, at, stop)
+            self.at(int(time[at]), CHURN_FIRST, self.change, at, stop, self.agenda_turn)
 
-    def change(self, start: int, stop: int) -> None:
-        """Devices leave and join now."""
+    def change(self, start: int, stop: int, turn: int) -> None:
+        """Devices leave and join now, unless somebody else has taken the agenda over since."""
+        if turn != self.agenda_turn:
+            return
         who, until = self.agenda[1][start:stop], self.agenda[2][start:stop]
         left, joined, until = who[until < 0], who[until >= 0], until[until >= 0]
         if self.battery is not None:
@@ -432,6 +445,6 @@ class Engine:
     def announce(self, left: IntArray, joined: IntArray) -> None:
         """Tell the strategy who left and who joined."""
         if len(left):
-            self.decide(self.strategy.on_left(left, self.view))
+            self.decide((self.order or self.strategy).on_left(left, self.view))
         if len(joined) and self.end_reason is None:
-            self.decide(self.strategy.on_joined(joined, self.view))
+            self.decide((self.order or self.strategy).on_joined(joined, self.view))

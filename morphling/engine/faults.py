@@ -27,6 +27,8 @@ def pending(engine: Engine, limit: int = 3) -> str:
             f"dispatch {running.serial} ({running.sent.label or 'no label'}): {len(rows)} rows, such as row {row}"
             f" {Kind(int(t.kind[row])).name.lower()} on device {t.device[row]}"
         )
+    if engine.order is not None and engine.order.words():
+        words.append(engine.order.words())
     if not words:
         return "no rows are pending"
     more = f" and {len(waiting) - limit} more dispatches" if len(waiting) > limit else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from morphling.interfaces.recording import DispatchRecord
 from morphling.interfaces.strategy import All, Each, Quorum, Sent
 from morphling.interfaces.tasks import TaskTable
 from morphling.types import IntArray
+
+if TYPE_CHECKING:
+    from morphling.engine.orders import OrderByDispatch
 
 __all__ = ["Notice", "Running"]
 
@@ -38,7 +41,8 @@ class Running:
     """One dispatch: its table, its times as they become known, and what has been told.
 
     ``durations`` are those at full clock; with heat, ``clocked`` is the part that a lower clock stretches and
-    ``worked`` how long computing really took.
+    ``worked`` how long computing really took.  ``hears`` is the standing order that it belongs to, which hears of it
+    instead of the strategy.
     """
 
     serial: int
@@ -55,6 +59,7 @@ class Running:
     version: int = 0
     told_ns: int = -1
     untold: Notice | None = None
+    hears: OrderByDispatch | None = None
     told_rows: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:

@@ -23,8 +23,10 @@ __all__ = [
     "IterationDone",
     "Notify",
     "Placement",
+    "Progress",
     "Quorum",
     "Sent",
+    "StandingOrder",
     "Strategy",
     "WakeAt",
 ]
@@ -60,6 +62,32 @@ class Dispatch:
     label: str = ""
 
 
+@dataclass(frozen=True, eq=False)
+class StandingOrder:
+    """Keep ``at_once`` of these rows under way from now on: what to start, decided once, and carried out by the engine.
+
+    At every instant, while fewer are under way and somebody is idle, one device is drawn, uniformly among those of the
+    table that are idle and online at that moment, and its row starts.  So a row that is done, or lost, is replaced at
+    once, and a device that joins may be drawn from then on.  A device starts as often as it is drawn.  Draws are from
+    the stream ``selection``.
+
+    tasks : one row for each device that may be drawn, int n >= 1; no dependencies, no ``release_ns``, no peers
+    at_once : rows under way at the same time; fewer where fewer devices are online
+    every : call ``on_progress`` each time that so many more rows have been done, before the last of them is replaced
+
+    It stands until `Done` or `Cancel` (with its serial), and alone: ``EngineError`` if rows are under way, or if
+    another dispatch is made meanwhile.  Until then ``on_done``, ``on_lost``, ``on_left`` and ``on_joined`` are not
+    called, and transfers of its rows do not enter the view's estimates of links.  It is recorded as one dispatch of the
+    rows that were started, in the order in which they were; timers ring as ever.
+    """
+
+    tasks: TaskTable
+    at_once: int
+    every: int = 1
+    tag: Any = None
+    label: str = ""
+
+
 @dataclass(frozen=True)
 class Cancel:
     """Withdraw the rows of a dispatch (by its serial) that are not yet done."""
@@ -90,7 +118,7 @@ class IterationDone:
 Covers: TypeAlias = Literal["gemms", "flops", "none"]
 """What a strategy's rows add up to, see `Strategy.covers`."""
 
-Decision: TypeAlias = Dispatch | Cancel | WakeAt | IterationDone | Done
+Decision: TypeAlias = Dispatch | StandingOrder | Cancel | WakeAt | IterationDone | Done
 Decisions: TypeAlias = Decision | Iterable[Decision]
 
 
@@ -103,6 +131,24 @@ class Sent:
     tasks: TaskTable
     time_s: float
     label: str = ""
+
+
+class Progress(NamedTuple):
+    """What has become of a standing order since it was heard of last; row numbers are those of its table.
+
+    done : int64[every], rows that were done, in order (by instant, then by when they started)
+    began_after : int64[every], of each of them, how many rows of the order had been done when it started
+    lost, lost_ns : int64[·], rows whose device left, and when, in whole nanoseconds of virtual time
+    started : rows started since the order was given
+    under_way : rows under way, without the one whose end is being told
+    """
+
+    done: IntArray
+    began_after: IntArray
+    lost: IntArray
+    lost_ns: IntArray
+    started: int
+    under_way: int
 
 
 class Placement(NamedTuple):
@@ -169,6 +215,10 @@ class Strategy(ABC):
 
     def on_lost(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:
         """A device left; these rows did not finish."""
+        return ()
+
+    def on_progress(self, order: Sent, news: Progress, view: View) -> Decisions:
+        """As many more rows of a `StandingOrder` are done as it asked for; the last of them is not yet replaced."""
         return ()
 
     def on_joined(self, devices: IntArray, view: View) -> Decisions:

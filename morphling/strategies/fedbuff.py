@@ -23,7 +23,9 @@ from morphling.interfaces.strategy import (
     Done,
     Each,
     IterationDone,
+    Progress,
     Sent,
+    StandingOrder,
     Strategy,
 )
 from morphling.interfaces.view import View
@@ -105,6 +107,7 @@ class FedBuff(Strategy):
         self.idle = IdlePool(0)
         self.occupied: dict[_Place, None] = {}  # in the order in which they were filled
         self.version = self.buffered = self.goal = 0
+        self.version_after = [0]  # the server's updates after each number of reports
         self.staleness: Counter[int] = Counter()
         self.counts: Counter[str] = Counter()
         self.recoveries: list[dict[str, Any]] = []
@@ -121,11 +124,37 @@ class FedBuff(Strategy):
         """Work out what each client does, and fill all places."""
         self.local = local_training(self.config, view)
         self.goal = view.iterations
+        if self.config.draw_ahead == 1:
+            self._estimate([], view)
+            limited = self.config.max_staleness is not None  # then not every report fills the buffer
+            every = 1 if limited else self.config.buffer_size
+            tasks = self.local.tasks.take(np.flatnonzero(self.local.eligible))
+            return StandingOrder(tasks, self.config.concurrency, every, label="client")
         self.idle = IdlePool(view.fleet.size)
         self.idle.add(np.flatnonzero(view.online & self.local.eligible).tolist())
         out = self._fill(view)
-        self._estimate(view)
+        self._estimate([x.devices[0] for x in self.occupied], view)
         return out
+
+    def on_progress(self, order: Sent, news: Progress, view: View) -> Decisions:  # noqa: ARG002 - there is one order
+        """Clients reported, each replaced by the engine from the model of that moment."""
+        out: list[Decision] = []
+        self.counts["drawn"] = news.started
+        self.counts["dropped"] += len(news.lost)
+        for at in news.lost_ns.tolist():
+            self.recoveries.append({"lost_ns": at, "detected_ns": at, "rows": 1, "absorbed": True})
+        if self.config.max_staleness is None:  # all count: K reports are an update
+            for after in news.began_after.tolist():
+                self.staleness[self.version - after // self.config.buffer_size] += 1
+            self.version += 1
+            out.append(IterationDone())
+        else:
+            for after in news.began_after.tolist():
+                self._report(self.version_after[after], out)
+                self.version_after.append(self.version)
+        if self.version < self.goal:
+            return out
+        return self._stop(news.under_way, news.under_way, out, view)
 
     def on_done(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:
         """A client reported; the next one has its place from now on."""
@@ -218,7 +247,11 @@ class FedBuff(Strategy):
         """The last update: whoever still trains is withdrawn."""
         place.at += 1
         rest = sum(x.end - x.at for x in self.occupied)
-        self.counts["unfinished"] = sum(x.at < x.end for x in self.occupied if x is not place)
+        return self._stop(sum(x.at < x.end for x in self.occupied if x is not place), rest, out, view)
+
+    def _stop(self, unfinished: int, rest: int, out: list[Decision], view: View) -> list[Decision]:
+        """The run is over, with clients that train, and rows not done."""
+        self.counts["unfinished"] = unfinished
         if rest:
             now = view.now_ns
             self.recoveries.append({"lost_ns": now, "detected_ns": now, "rows": rest, "absorbed": True})
@@ -239,14 +272,21 @@ class FedBuff(Strategy):
                 out.append(Dispatch(chained(local.tasks, drawn), EACH, place, "client"))
         return out
 
-    def _estimate(self, view: View) -> None:
-        """Of the first update: the K-th report of those who start, or K reports at the rate of all places."""
-        if not self.occupied or self.local is None:
+    def _estimate(self, first: list[int], view: View) -> None:
+        """Of the first update: the K-th report of those who start, or K reports at the rate of all places.
+
+        Where the engine draws who starts, ``first`` is empty and as many are drawn here, in the same way; the rate is
+        then that of all who are here.
+        """
+        assert self.local is not None  # noqa: S101 - start sets it
+        here = np.array(first, np.int64) if first else np.flatnonzero(view.online & self.local.eligible)
+        places, k = min(self.config.concurrency, len(here)), self.config.buffer_size
+        if not places:
             return
-        first = np.array([x.devices[0] for x in self.occupied])
-        seconds = np.sort(self.local.seconds(first, view))
-        k = self.config.buffer_size
-        self.estimate_s = float(seconds[k - 1] if k <= len(seconds) else seconds.mean() * k / len(seconds))
+        if k <= places < len(here):
+            here = view.random("estimate").choice(here, places, replace=False)
+        seconds = np.sort(self.local.seconds(here, view))
+        self.estimate_s = float(seconds[k - 1] if k <= places else seconds.mean() * k / places)
 
     def _assumptions(self) -> list[str]:
         notes = [

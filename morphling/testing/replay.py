@@ -12,7 +12,7 @@ from morphling.executors.analytic import Analytic
 from morphling.fleet import Fleet
 from morphling.interfaces.executor import Executor
 from morphling.interfaces.recording import Recording
-from morphling.interfaces.strategy import Covers, Decision, Decisions, Dispatch, Sent, Strategy
+from morphling.interfaces.strategy import Covers, Decision, Decisions, Dispatch, Progress, Sent, StandingOrder, Strategy
 from morphling.interfaces.view import View
 from morphling.types import IntArray
 from morphling.workload import Workload
@@ -30,7 +30,8 @@ MOST_VIRTUAL_S = 1e7
 class Replayed:
     """What came of a replay.
 
-    ``dispatches`` : as the strategy decided them; entry i has serial i in the recording
+    ``dispatches`` : as the strategy decided them; entry i has serial i in the recording.  A standing order is entered
+        as a dispatch of its whole table, and has to be the last of them
     ``changed_tables`` : labels of dispatches whose task table was changed after it was handed over
     """
 
@@ -114,6 +115,9 @@ class _Watched(Strategy):
     def on_lost(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:
         return self._looked_at(self.inner.on_lost(dispatch, rows, view))
 
+    def on_progress(self, order: Sent, news: Progress, view: View) -> Decisions:
+        return self._looked_at(self.inner.on_progress(order, news, view))
+
     def on_joined(self, devices: IntArray, view: View) -> Decisions:
         return self._looked_at(self.inner.on_joined(devices, view))
 
@@ -135,6 +139,8 @@ class _Watched(Strategy):
             if len(listed) >= MOST_DECISIONS:
                 raise AssertionError(f"{name} never finishes: one hook gave {MOST_DECISIONS:,} decisions")
             listed.append(decision)
+            if isinstance(decision, StandingOrder):
+                decision = Dispatch(decision.tasks, tag=decision.tag, label=decision.label)  # noqa: PLW2901
             if isinstance(decision, Dispatch):
                 self.seen.append(_Seen(decision, decision.tasks.digest()))
                 if self.on_dispatch is not None:

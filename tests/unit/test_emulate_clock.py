@@ -12,7 +12,7 @@ from morphling.emulate.tiles import ProductShape
 from morphling.errors import PlanError
 from morphling.executors.analytic import Analytic
 from morphling.fleet import Availability, Links
-from morphling.interfaces.strategy import Dispatch, Done, IterationDone, Strategy
+from morphling.interfaces.strategy import Dispatch, Done, IterationDone, StandingOrder, Strategy
 from morphling.interfaces.tasks import TaskTable
 from morphling.strategies.cleave import Cleave, CleaveConfig
 from morphling.strategies.uniform_tp import UniformTp
@@ -196,6 +196,15 @@ def test_a_plug_in_that_says_where_its_rows_lie():
     _, _, recorded = ran(tiny_fleet(2), PRODUCTS[:1], strategy=Halves)
     assert [len(d) for d in recorded.dispatches] == [2]
     assert len(recorded.iteration_ends_ns) == 1  # a step of the script, not the plug-in's
+
+
+def test_a_standing_order_is_refused_since_it_splits_no_product():
+    class Stands(Halves):
+        def start(self, view):
+            return StandingOrder(TaskTable.build(device=[0, 1], flops=1.0), 1)
+
+    with pytest.raises(PlanError, match="Stands gives standing orders, which split no product"):
+        ran(tiny_fleet(2), PRODUCTS[:1], strategy=Stands)
 
 
 def test_a_plan_with_a_hole_and_one_that_says_nothing_are_refused():

@@ -368,7 +368,7 @@ def test_a_device_that_is_not_there(device):
 
 @pytest.mark.parametrize("decision", ["now", 3, None])
 def test_an_unknown_decision(decision):
-    refused(Script(decision), "which is no Dispatch, Cancel, WakeAt, IterationDone or Done")
+    refused(Script(decision), "which is no Dispatch, StandingOrder, Cancel, WakeAt, IterationDone or Done")
 
 
 def test_other_decisions_that_make_no_sense():

@@ -14,6 +14,7 @@ from morphling.planning.idle import IdlePool
 from morphling.results import metrics
 from morphling.strategies.fedbuff import FedBuff, FedBuffConfig
 from tests.federated_worlds import S, W, clients, ends, run, turns
+from tests.oracle.standing import started
 
 
 def fedbuff(**config):
@@ -185,6 +186,33 @@ def test_nobody_trains_twice_at_once_nor_while_away_and_places_are_filled(seed):
             assert training == min(limit, online)
     dropped = sum(lost for _, _, b, lost in spans if b < recording.end_ns)
     assert strategy.report()["dropped"] == dropped
+
+
+class ByPlaces(FedBuff):
+    """Answers every notice itself: a dispatch for each client."""
+
+    def start(self, view):
+        super().start(view)
+        self.idle = IdlePool(view.fleet.size)
+        self.idle.add(np.flatnonzero(view.online & self.local.eligible).tolist())
+        return self._fill(view)
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("stale", [None, 1])
+def test_a_standing_order_is_what_the_strategy_would_decide_notice_by_notice(seed, stale):
+    fleet, rng = random_world(seed)
+    config = {"concurrency": int(rng.integers(1, 6)), "buffer_size": int(rng.integers(1, 5)), "max_staleness": stale}
+    ordered, by_places = fedbuff(**config), ByPlaces(FedBuffConfig(**config))
+    first, second = (run(x, fleet, iterations=30, seed=seed) for x in (ordered, by_places))
+    assert started(first, "client") == started(second, "client")
+    assert (first.iteration_ends_ns, first.end_ns) == (second.iteration_ends_ns, second.end_ns)
+    assert [x.tolist() for x in first.churn] == [x.tolist() for x in second.churn]
+    assert ordered.report() == by_places.report()
+    said = [metrics(x, fleet, 1.0, ordered.report()) for x in (first, second)]
+    for name in ("recovery_time_s", "unrecovered_losses", "lost_rows", "compute_s", "bytes_up", "bytes_down"):
+        assert said[0][name] == said[1][name]
+    assert said[0]["peak_device_memory_bytes"] == said[1]["peak_device_memory_bytes"]
 
 
 def test_draws_are_uniform_among_the_idle():

@@ -16,6 +16,8 @@ device queues for everything else: the coordinator's link shared max-min fairly 
 O(log n) a change), half-duplex links, and cells, transfers between devices and TCP (`network`: progressive filling in
 the components that a change touches).
 
+`orders` carries out a standing order over the closed lane: which row starts next, and who comes and goes meanwhile.
+
 Heat.  Computing takes longer at a lower clock, and the clock goes by the heat that a device carries from row to row
 (`heat`); without heat that is left out when the kernels are compiled.
 
@@ -26,13 +28,14 @@ works in float64 and rounds each completion to the nanosecond.
 
 from __future__ import annotations
 
-from morphling.engine.kernels import closed, filling, heap, heat, lane, links, network, records, stages, water
+from morphling.engine.kernels import closed, filling, heap, heat, lane, links, network, orders, records, stages, water
 
 __all__ = ["ENTRIES", "SOURCES"]
 
-SOURCES = (records, links, heat, closed, water, filling, network, heap, stages, lane)
+SOURCES = (records, links, heat, closed, orders, water, filling, network, heap, stages, lane)
 ENTRIES = (
     closed.run_closed,
+    orders.order_run,
     lane.submit,
     lane.advance,
     lane.drop_device,

@@ -231,3 +231,49 @@ RELEASE, ARRIVE_DOWN, ARRIVE_UP, OVER_COMP, OVER_DOWN, OVER_UP, STEP_DOWN, STEP_
 AFTER_ALL = 1 << 60
 REACHED, NOTICE, GROW, STUCK = 0, 1, 2, 3
 NOTIFY_ALL, NOTIFY_EACH = -1, 0  # a positive number is a quorum
+
+
+# columns of Order.state; what Order.place says of a row whose device is not idle; why an order stops, beside the above
+(
+    IDLE,
+    UNDER_WAY,
+    AT_ONCE,
+    STARTED,
+    DONE_EVER,
+    DONE_NEW,
+    LOST_NEW,
+    DRAWS,
+    AGENDA_AT,
+    HEARD,
+    MOMENT_NOW,
+    REPLACED,
+    FILLING,
+    TROUBLE,
+) = range(14)
+ORDER_STATES = TROUBLE + 1
+IS_AWAY, IS_BUSY = -1, -2
+DRAW = 4
+
+
+class Order(NamedTuple):
+    """A standing order over n rows of different devices (`orders`); of C at once, S rows have been started.
+
+    ``state``: how many are idle, under way, to be under way at once, started; done ever and since the last notice, lost
+    since then; random numbers left; how far the agenda is carried out and heard of; the instant; the row that is to be
+    replaced (-1: none), whether places are to be filled; what `run_closed` said of a row that never settles.
+    """
+
+    state: Any  # int64[14]
+    row_of: Any  # int64[D]: the row of each device, -1 = none
+    idle: Any  # int64[n]: rows whose device is idle, in any order
+    place: Any  # int64[n]: where in idle each row is, or IS_AWAY, or IS_BUSY
+    due: Any  # int64[C + 1, 2]: heap of (when it settles, number of the start)
+    row: Any  # int64[≥ S]: the row of each start
+    after: Any  # int64[≥ S]: how many had been done by then
+    done: Any  # int64[every]: starts that were done since the last notice
+    lost: Any  # int64[·]: starts that were lost since then
+    number: Any  # float64[·]: random numbers in [0, 1), taken from the end
+    online: Any  # uint8[D]
+    agenda_time: Any  # int64[A], with the next two: who leaves (until -1) or joins when, and until when
+    agenda_who: Any
+    agenda_until: Any
