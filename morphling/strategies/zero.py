@@ -46,8 +46,8 @@ class ZeroConfig(PlannedConfig):
     """Configuration of ZeRO.
 
     shares : samples of a device: ``proportional`` to its compute rate, or ``even``
-    micro_batch : sequences that a device computes at once; ``auto``: 1 of zero1; of zero2 and zero3, which send in every
-        micro-batch, as many of the largest share as the memory of all holds
+    micro_batch : sequences that a device computes at once; ``auto``: 1 of zero1; of zero2 and zero3, which send in
+        every micro-batch, as many of the largest share as the memory of all holds
     optimizer : which states are held: ``adam-mixed`` (16 bytes a parameter), ``sgd``, …
     """
 
