@@ -228,7 +228,8 @@ class PlannedStrategy(Strategy):
 
     def report(self) -> dict[str, Any]:
         """Plan, estimate, memory, who was left out, recoveries, and what was assumed."""
-        out: dict[str, Any] = {"strategy": self.name, "assumptions": list(self.assumptions())}
+        said = self.assumptions() if self.cost is None else self.cost.assumptions()
+        out: dict[str, Any] = {"strategy": self.name, "assumptions": list(said)}
         if self.estimated_s is not None:
             out["estimate_s"] = float(self.estimated_s)
         if self.cost is not None:

@@ -82,11 +82,16 @@ def ratios(points: Sequence[PaperPoint], compared: str) -> str:
                 words.append(f"{panel}: {name} has no value to compare")
                 continue
             (low, low_x), (high, high_x) = min(found), max(found)
-            span = f"{digits(low, 2)} (at {low_x:,})"
+            span = f"{_ratio(low)} (at {low_x:,})"
             if len(found) > 1:
-                span += f" to {digits(high, 2)} (at {high_x:,})"
+                span += f" to {_ratio(high)} (at {high_x:,})"
             words.append(f"{panel}: {name} takes {span} times as long as {compared}")
     return "; ".join(words)
+
+
+def _ratio(value: float) -> str:
+    """Two significant digits, also below 1: 0.067 is not 0.1."""
+    return f"{value:.2g}" if value < 1 else digits(value, 2)
 
 
 def read_report(path: Path) -> str:

@@ -67,7 +67,9 @@ def _device_scaling() -> tuple[Run, ...]:
         for label, name in _SCALED.items():
             for n in DEVICES:
                 strategy = ("strategy", {"name": name, "model": model})
-                found.append(Run(model, label, n, (f"fleet.0.count={n}", strategy)))
+                # The published formulas know no limit of the coordinator's network.
+                more = (("coordinator", {"profile": "cloud-server"}),) if model == "paper" else ()
+                found.append(Run(model, label, n, (f"fleet.0.count={n}", strategy, *more)))
     return tuple(found)
 
 

@@ -185,8 +185,6 @@ class Alpa(PlannedStrategy):
 
     def assumptions(self) -> list[str]:
         """What is taken for granted."""
-        if self.is_paper:
-            return []
         return [
             "options of a stage are replicas of tensor parallelism, instead of all sharding specifications",
             "devices are ordered by their links, and a stage is planned as if all its devices were its worst",
