@@ -86,8 +86,8 @@ class GroupCost:
     samples: tuple[tuple[int, ...], ...] = ()
 
     def assumptions(self) -> list[str]:
-        """Sentences for the report."""
-        return [*ASSUMED_BY_ALL, *ASSUMED[self.system]]
+        """Sentences for the report; none of a formula that is not of this file."""
+        return [*ASSUMED_BY_ALL, *ASSUMED[self.system]] if self.system in ASSUMED else []
 
 
 def layer_flops(model: Model, batch: float, sequence: int) -> float:

@@ -61,7 +61,9 @@ strategy: {name: cleave}
             ("DDP", "ddp", ("fleet.0.profile.memory=1 GB",) if n == 3 else ()),
         )
     )
-    figure = paper.PaperFigure("small", "A small one", str(scenario), "devices", runs, CLAIM, "Cleave")
+    figure = paper.PaperFigure(
+        "small", "A small one", str(scenario), "devices", runs, CLAIM, "Cleave", "All have 3 GB."
+    )
     monkeypatch.setitem(paper.PAPER_FIGURES, "small", figure)
     monkeypatch.setitem(paper.DRAWINGS, "small", paper.DRAWINGS["cleave-device-scaling"])
 
@@ -82,6 +84,7 @@ def test_a_figure_is_pictures_data_and_a_section(tmp_path):
     assert "needs" in lines[3]["reason"]
     text = (tmp_path / "out" / "REPORT.md").read_text(encoding="utf-8")
     assert "Somebody 2020" in text
+    assert "they are not the paper's measurements. All have 3 GB." in text
     assert "not public" in text
     assert "n/a (1)" in text
     # The time in the data is the run's own.
