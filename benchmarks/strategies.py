@@ -17,7 +17,7 @@ import numpy as np
 
 STRATEGIES = [
     ("alpa:Alpa", {}),
-    ("cloud:Cloud", {"gpus": 3}),
+    ("cloud:Cloud", {}),
     ("ddp:Ddp", {}),
     ("megatron_tp:MegatronTp", {}),
     ("megatron_tp:MegatronTp", {"tensor_parallel": 8, "sequence_parallel": True}),

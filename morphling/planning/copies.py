@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, Literal, TypeAlias
 
+from morphling.interfaces.strategy import Decisions
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.planning.lines import iteration_rows, iteration_s
@@ -90,6 +91,12 @@ class CopiedPipeline(PlannedStrategy):
         sizes = self.sizes(view)
         found: list[int] = (sizes.weights if self.config.copied == "weights" else sizes.states).tolist()
         return found
+
+    def on_left(self, devices: IntArray, view: View) -> Decisions:
+        """Who is in no plan is not missed, but its copies are gone, also if it comes back."""
+        out = super().on_left(devices, view)
+        self.copies = {d: of for d, of in self.copies.items() if self.present[d]}
+        return out
 
     def sources(self, old: Placement, gone: IntArray) -> tuple[dict[int, range], dict[int, range]]:
         """Who still has which layers, and copies of which; whoever went away has lost both."""

@@ -44,6 +44,27 @@ ALPA_LEAST_WAYS = 16
 ASTEROID_MOST_STAGES = 8
 
 
+ASSUMED = {
+    "dtfm": ["consecutive devices form groups", "compute waits for the slowest device everywhere"],
+    "alpa": [
+        "uniform tensor parallelism, no pipeline",
+        "the slowest uplink counts for all; downlinks and latency do not count",
+        "compute is tripled again",
+    ],
+    "asteroid": [
+        "devices have 32 GiB each",
+        "a stage's computing, transfer and all-reduce add up, the all-reduce in every micro-batch",
+    ],
+    "confident": ["memory is not looked at"],
+}
+"""What a reader of each formula's numbers should know; and of all: `ASSUMED_BY_ALL`."""
+ASSUMED_BY_ALL = [
+    "a multiply-add counts as one FLOP, and the LM head is not counted",
+    "GiB are divided by rates in units of 10^9",
+    "every pair of devices has a path of its own; the coordinator's network is unlimited",
+]
+
+
 @dataclass(frozen=True)
 class GroupCost:
     """What a published formula says about one batch.
@@ -63,6 +84,10 @@ class GroupCost:
     groups: tuple[tuple[int, ...], ...] = ()
     layers: tuple[int, ...] = ()
     samples: tuple[tuple[int, ...], ...] = ()
+
+    def assumptions(self) -> list[str]:
+        """Sentences for the report; none of a formula that is not of this file."""
+        return [*ASSUMED_BY_ALL, *ASSUMED[self.system]] if self.system in ASSUMED else []
 
 
 def layer_flops(model: Model, batch: float, sequence: int) -> float:

@@ -24,6 +24,7 @@ class Interruption:
     abandoned : serials of dispatches whose work has to be done again;  redone : iterations that had ended before
     moved_bytes : of the moves, once each
     absorbed : nothing has to be done again, as when a last checkpoint is cut off after the last iteration
+    announced : nobody left, a device has said that it will (at ``lost_ns``); there is nothing to do again
     """
 
     lost_ns: int
@@ -41,6 +42,7 @@ class Interruption:
     redone: int = 0
     moved_bytes: int = 0
     absorbed: bool = False
+    announced: bool = False
 
     def record(self) -> dict[str, Any]:
         """As a strategy's report lists it under ``recoveries``."""
@@ -57,4 +59,5 @@ class Interruption:
             "abandoned": sorted(set(self.abandoned)),
             "iterations_redone": self.redone,
             "moved_bytes": self.moved_bytes,
+            **({"announced": True} if self.announced else {}),
         }

@@ -106,6 +106,13 @@ class PlannedStrategy(Strategy):
         """Moves when newcomers are taken in without an interruption (for those that grow)."""
         return self.recover(view, old, new, np.zeros(0, np.int64)).moves
 
+    def handed_over(self, view: View) -> tuple[Placement, TaskTable, int] | None:  # noqa: ARG002 - for those who can
+        """Between iterations: a placement without a device that has announced its exit, moves to it, and when it did.
+
+        Instants in ns.  None if nobody has, or if there is no such placement.
+        """
+        return None
+
     def upkeep(self, placement: Placement, finished: int, view: View) -> TaskTable | None:  # noqa: ARG002 - see below
         """Traffic beside the next iteration, after ``finished`` ones: by default a checkpoint now and then."""
         every = self.config.checkpoint_every
@@ -221,7 +228,8 @@ class PlannedStrategy(Strategy):
 
     def report(self) -> dict[str, Any]:
         """Plan, estimate, memory, who was left out, recoveries, and what was assumed."""
-        out: dict[str, Any] = {"strategy": self.name, "assumptions": list(self.assumptions())}
+        said = self.assumptions() if self.cost is None else self.cost.assumptions()
+        out: dict[str, Any] = {"strategy": self.name, "assumptions": list(said)}
         if self.estimated_s is not None:
             out["estimate_s"] = float(self.estimated_s)
         if self.cost is not None:
@@ -297,6 +305,9 @@ class PlannedStrategy(Strategy):
         assert self.placement is not None  # noqa: S101 - an iteration of it is done
         if self.grows and self.newcomers:
             return [*out, *self._grow(view)]
+        handed = self.handed_over(view)
+        if handed is not None:
+            return [*out, *self._hand_over(*handed, view)]
         tasks = self.upkeep(self.placement, self.finished, view)
         if tasks is not None and len(tasks):
             out.append(self._send(tasks, ("upkeep", self.finished), f"upkeep/after iteration {self.finished}"))
@@ -321,6 +332,15 @@ class PlannedStrategy(Strategy):
         moves = self.admit(view, self.placement, new)
         self.coming, self.attempt = new, self.attempt + 1
         return [self._send(moves, ("move", self.attempt), "join/states")]
+
+    def _hand_over(self, new: Placement, moves: TaskTable, announced_ns: int, view: View) -> list[Decision]:
+        """Nobody left yet: states move to the new placement, and the next iteration begins there."""
+        now = view.now_ns
+        x = Interruption(announced_ns, announced_ns, 0, self.finished, 0, planning_ns=now, planned_ns=now)
+        x.moved_bytes, x.announced = moved_bytes(moves), True
+        self.interruptions.append(x)
+        self.coming, self.attempt = new, self.attempt + 1
+        return [self._send(moves, ("move", self.attempt), "recovery/hand-over")]
 
     def _paper_iteration(self, view: View) -> list[Decision]:
         assert self.cost is not None  # noqa: S101 - made at the start
@@ -410,5 +430,6 @@ class PlannedStrategy(Strategy):
         assert self.coming is not None  # noqa: S101 - its states have arrived
         for x in self._interrupted():
             x.ready_ns = view.now_ns
+            x.replayed_ns = view.now_ns if x.announced else None
         self._use(self.coming, view)
         return self._iteration(view)

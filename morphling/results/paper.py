@@ -82,11 +82,16 @@ def ratios(points: Sequence[PaperPoint], compared: str) -> str:
                 words.append(f"{panel}: {name} has no value to compare")
                 continue
             (low, low_x), (high, high_x) = min(found), max(found)
-            span = f"{digits(low, 2)} (at {low_x:,})"
+            span = f"{_ratio(low)} (at {low_x:,})"
             if len(found) > 1:
-                span += f" to {digits(high, 2)} (at {high_x:,})"
+                span += f" to {_ratio(high)} (at {high_x:,})"
             words.append(f"{panel}: {name} takes {span} times as long as {compared}")
     return "; ".join(words)
+
+
+def _ratio(value: float) -> str:
+    """Two significant digits, also below 1: 0.067 is not 0.1."""
+    return f"{value:.2g}" if value < 1 else digits(value, 2)
 
 
 def read_report(path: Path) -> str:
@@ -96,17 +101,20 @@ def read_report(path: Path) -> str:
     return "# Published figures, made again\n"
 
 
-def section(name: str, title: str, points: Sequence[PaperPoint], claim: Claim, compared: str, version: str) -> str:
+def section(
+    name: str, title: str, points: Sequence[PaperPoint], claim: Claim, compared: str, version: str, setting: str = ""
+) -> str:
     """The section of the report: claim and source, our values, what is assumed, what is not known."""
     public = (
         "" if claim.points_public else " The values of the published figure are not public, so none of them is drawn."
     )
+    own = "- Our numbers come from our own fleet (seed 42) and models; they are not the paper's measurements."
     lines = [
         f"\n## {name}\n",
         f"{title}. Made by Morphling {version}: `morphling figures --only {name}`.\n",
         f"- **Published:** {claim.text}. Source: {claim.source}.{public}",
         f"- **Ours:** {ratios(points, compared)}. The published claim is a ratio of {claim.low:g} to {claim.high:g}.",
-        "- Our numbers come from our own fleet (seed 42) and models; they are not the paper's measurements.\n",
+        f"{own} {setting}\n",
     ]
     for panel in dict.fromkeys(p.panel for p in points):
         series = _by(points, panel)

@@ -65,6 +65,18 @@ class AlpaConfig(PlannedConfig):
                     raise ValueError(f"{name}: model: paper does not know it; leave it out, or use model: physical")
 
 
+MOST_ROOMS = 4
+"""How many lower bounds of memory are tried."""
+
+
+def _rooms(memory_bytes: IntArray) -> list[int]:
+    """Lower bounds of memory, from the least there is: all sizes, or some of them evenly spread."""
+    sizes = np.unique(memory_bytes)
+    step = max(1, -(-len(sizes) // MOST_ROOMS))
+    rooms: list[int] = sizes[::step].tolist()
+    return rooms
+
+
 @dataclass(frozen=True, eq=False)
 class _Plan:
     """What was planned, and its stages on devices."""
@@ -81,11 +93,34 @@ class Alpa(PlannedStrategy):
     config: AlpaConfig
 
     def plan(self, view: View, here: IntArray) -> Placement:
-        """Devices by their links, the best first; then the best plan over the divisions of the batch."""
+        """Devices by their links, the best first; then the best plan over the divisions of the batch.
+
+        A stage is planned for the least memory of its devices, so that this is also tried without those that have
+        little.
+        """
         work = view.workload
         able = here[~np.isnan(view.fleet.compute_flops(work.dtype)[here])]
         if not len(able):
             raise Infeasible(f"no device has a {work.dtype.label} rate")
+        search = self.config.search
+        if search == "auto":
+            search = "stages" if len(able) <= self.config.most_devices else "even"
+        found: list[tuple[AlpaPlan, IntArray]] = []
+        why: Infeasible | None = None
+        memory = np.asarray(view.fleet.memory_bytes)[able]
+        for room in _rooms(memory):
+            try:
+                found.append(self._found(view, able[memory >= room], search))
+            except Infeasible as reason:
+                why = why or reason
+        if why is not None and not found:
+            raise why
+        best, ranked = min(found, key=lambda x: x[0].total_s)
+        return self._placement(work, best, ranked, search)
+
+    def _found(self, view: View, able: IntArray, search: str) -> tuple[AlpaPlan, IntArray]:
+        """The best plan, and the devices in the order in which it takes them."""
+        work = view.workload
         link = np.minimum(view.uplink_bps[able], view.downlink_bps[able])
         ranked = able[np.argsort(-link, kind="stable")]
         devices = AlpaDevices(
@@ -95,11 +130,7 @@ class Alpa(PlannedStrategy):
             AlpaCosts(work, count, devices, self.config.optimizer, self._recompute(work))
             for count in self._micro_batches(work)
         ]
-        search = self.config.search
-        if search == "auto":
-            search = "stages" if len(ranked) <= self.config.most_devices else "even"
-        found = plan_alpa_stages(choices) if search == "stages" else plan_alpa_even(choices)
-        return self._placement(work, found, ranked, search)
+        return (plan_alpa_stages(choices) if search == "stages" else plan_alpa_even(choices)), ranked
 
     def _placement(self, work: Workload, found: AlpaPlan, ranked: IntArray, search: str) -> Placement:
         batch, last = work.batch_size // found.micro_batches, len(found.stages) - 1
@@ -185,8 +216,6 @@ class Alpa(PlannedStrategy):
 
     def assumptions(self) -> list[str]:
         """What is taken for granted."""
-        if self.is_paper:
-            return []
         return [
             "options of a stage are replicas of tensor parallelism, instead of all sharding specifications",
             "devices are ordered by their links, and a stage is planned as if all its devices were its worst",

@@ -53,7 +53,7 @@ class CloudConfig:
     """Configuration of the cloud reference.
 
     gpu : ``a100`` (312 TFLOP/s in 16 bits, 80 GB), ``h100`` (989, 80 GB) or ``h200`` (989, 141 GB)
-    gpus : how many
+    gpus : how many; ``fewest``: as few as hold the states
     mfu : model FLOPs utilisation: share of the peak that useful FLOPs reach, in (0, 1]; left out, a published value for
         the a100; the others need one
     mfu_source : where ``mfu`` comes from, for the report
@@ -61,14 +61,14 @@ class CloudConfig:
     """
 
     gpu: Literal["a100", "h100", "h200"] = "a100"
-    gpus: int = 1
+    gpus: int | Literal["fewest"] = "fewest"
     mfu: float | None = None
     mfu_source: str = "given"
     optimizer: Optimizer = "adam-mixed"
 
     def __post_init__(self) -> None:
         """Refuse shares that are none, and GPUs without one."""
-        if self.gpus < 1:
+        if self.gpus != "fewest" and self.gpus < 1:
             raise ValueError(f"gpus: at least 1, not {self.gpus}")
         if self.mfu is None and GPUS[self.gpu].mfu is None:
             raise ValueError(f"mfu: none is known for the {self.gpu}; give the share of the peak, and its mfu_source")
@@ -88,7 +88,7 @@ class Cloud(Strategy):
     def __init__(self, config: CloudConfig | None = None) -> None:
         super().__init__(config or CloudConfig())
         self.total_s = 0.0
-        self.finished = 0
+        self.finished = self.gpus = 0
         self.flops = 0
 
     @property
@@ -115,14 +115,16 @@ class Cloud(Strategy):
         work, gpu = view.workload, GPUS[self.config.gpu]
         if work.dtype not in {DType.FLOAT16, DType.BFLOAT16}:
             raise PlanError(f"cloud: peaks are known in float16 and bfloat16, not in {work.dtype.label}")
-        states, have = state_bytes(work.model, self.config.optimizer), self.config.gpus * gpu.memory_bytes
-        if states > have:
+        states = state_bytes(work.model, self.config.optimizer)
+        fewest = -(-states // gpu.memory_bytes)
+        self.gpus = fewest if self.config.gpus == "fewest" else self.config.gpus
+        if self.gpus < fewest:
             raise Infeasible(
-                f"states of {work.model.name} are {format_bytes(states)}, and {self.config.gpus} x {gpu.title} have"
-                f" {format_bytes(have)}; gpus: {-(-states // gpu.memory_bytes)} would hold them"
+                f"states of {work.model.name} are {format_bytes(states)}, and {self.gpus} x {gpu.title} have"
+                f" {format_bytes(self.gpus * gpu.memory_bytes)}; gpus: {fewest} would hold them"
             )
         self.flops = training_flops(work.model, work.batch_size, work.sequence_length)
-        self.total_s = self.flops / (self.mfu[0] * gpu.peak_flops * self.config.gpus)
+        self.total_s = self.flops / (self.mfu[0] * gpu.peak_flops * self.gpus)
         self.finished = 0
         return WakeAt(self.total_s, "iteration")
 
@@ -140,7 +142,7 @@ class Cloud(Strategy):
         out: dict[str, Any] = {
             "strategy": self.name,
             "gpu": gpu.title,
-            "gpus": self.config.gpus,
+            "gpus": self.gpus or self.config.gpus,
             "peak_flops": gpu.peak_flops,
             "mfu": mfu,
             "mfu_source": source,

@@ -7,19 +7,22 @@ of its weights for each that is on its way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from morphling.errors import Infeasible
+from morphling.errors import Infeasible, PlanError
+from morphling.interfaces.strategy import Decisions, WakeAt
+from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.planning import group_costs
 from morphling.planning.copies import Copied, CopiedPipeline, layers_of
 from morphling.planning.delays import check_delay, delay_range
 from morphling.planning.group_costs import GroupCost
 from morphling.planning.lines import Line
-from morphling.planning.moves import shifted
+from morphling.planning.moves import copied, shifted
 from morphling.planning.partition import min_max_partition
 from morphling.planning.pipelines import (
     RecomputeChoice,
@@ -29,7 +32,7 @@ from morphling.planning.pipelines import (
     with_rate,
 )
 from morphling.planning.placement import Placement, PlannedConfig, Recovery
-from morphling.planning.schedules import pipedream
+from morphling.planning.schedules import Schedule, pipedream
 from morphling.planning.stages import Stages, layer_seconds, layer_sizes
 from morphling.types import FloatArray, IntArray
 from morphling.workload.counts import Optimizer
@@ -57,6 +60,9 @@ class ConfidantConfig(PlannedConfig):
     detection_s : seconds until a departure is noticed, or ``[lowest, highest]``; ``auto``: the published timer, twice
         the time of a micro-batch in the steady state
     checkpoint_every : has to be 0 here: see central_every
+    announced : devices that announce their exit, as ``[[number in the fleet, seconds], …]``: at the end of the
+        iteration then under way an idle device, at least as fast and with enough memory, takes over the stage, whose
+        weights it fetches from the device itself (proactive hand-over); if there is none, it is waited for the exit
     """
 
     model: Literal["physical", "paper"] = "physical"
@@ -70,6 +76,7 @@ class ConfidantConfig(PlannedConfig):
     detection_s: float | list[float] | Literal["auto"] = "auto"  # type: ignore[assignment] # one more choice
     setup_s: float = 0.0
     checkpoint_every: int = 0
+    announced: list[list[float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Refuse counts that are none, and checkpoints beside the central copies."""
@@ -82,6 +89,11 @@ class ConfidantConfig(PlannedConfig):
             value = getattr(self, name)
             if isinstance(value, int) and value < least:
                 raise ValueError(f"{name}: at least {least}, not {value}")
+        for said in self.announced:
+            if len(said) != 2 or said[0] < 0 or said[0] != int(said[0]) or not 0 <= said[1] < float("inf"):
+                raise ValueError(f"announced: a device's number and seconds from 0 on, [3, 120.0], not {said}")
+        if self.announced and self.model == "paper":
+            raise ValueError("announced: model: paper knows no devices that come and go; use model: physical")
         if self.checkpoint_every:
             raise ValueError(
                 "checkpoint_every: copies to the coordinator are Confidant's checkpoints; use central_every"
@@ -94,6 +106,51 @@ class Confidant(CopiedPipeline):
     Config: ClassVar[type] = ConfidantConfig
     name: ClassVar[str] = "confidant"
     config: ConfidantConfig
+
+    def __init__(self, config: ConfidantConfig | None = None) -> None:
+        super().__init__(config)
+        self.leaving: dict[int, int] = {}
+
+    def start(self, view: View) -> Decisions:
+        """Plan, begin, and listen for announcements."""
+        for device, _ in self.config.announced:
+            if device >= view.fleet.size:
+                raise PlanError(f"announced: there is no device {device:.0f}; the last one is {view.fleet.size - 1}")
+        begun = super().start(view)
+        told = [WakeAt(at, ("announced", int(device))) for device, at in self.config.announced]
+        return [*told, *(begun if isinstance(begun, Iterable) else [begun])]
+
+    def on_timer(self, tag: Any, view: View) -> Decisions:
+        """A device announces its exit, or something of the others."""
+        what, number = tag
+        if what != "announced":
+            return super().on_timer(tag, view)
+        if self.present[number]:
+            self.leaving.setdefault(number, view.now_ns)
+        return ()
+
+    def on_left(self, devices: IntArray, view: View) -> Decisions:
+        """Who is gone announces nothing any more."""
+        for device in devices.tolist():
+            self.leaving.pop(device, None)
+        return super().on_left(devices, view)
+
+    def handed_over(self, view: View) -> tuple[Placement, TaskTable, int] | None:
+        """The first that has announced its exit, and the fastest idle device that can take over."""
+        old = self.placement
+        assert old is not None  # noqa: S101 - an iteration of it is done
+        devices, rate = old.devices, view.fleet.compute_flops(view.workload.dtype)
+        for device in [d for d in self.leaving if d in devices]:
+            p = int(np.flatnonzero(devices == device)[0])
+            idle = np.setdiff1d(np.flatnonzero(self.present), [*devices, *self.leaving])
+            able = idle[(rate[idle] >= rate[device]) & (view.fleet.memory_bytes[idle] >= old.memory[p].total)]
+            if not len(able):
+                continue
+            substitute = int(able[np.argmax(rate[able])])
+            line = np.where(devices == device, substitute, devices)
+            moves = copied([device], [substitute], [int(old.restored_bytes[p])])
+            return self._on(view, line, old.own[0][0].schedule, old.own[1]), moves, self.leaving.pop(device)
+        return None
 
     def plan(self, view: View, here: IntArray) -> Placement:
         """As many devices as there are layers, those with the fastest rates; fewer only where memory asks for it.
@@ -132,8 +189,16 @@ class Confidant(CopiedPipeline):
             capacity_bytes=view.fleet.memory_bytes[line] - sizes.working,
         )
         cut = replace(stages, bounds=found.bounds)
-        facts = {"micro_batch_s": found.bottleneck_s, "steady_iteration_s": count * found.bottleneck_s}
-        made = line_placement([Line.single(schedule, line, batch)], cut, facts)
+        return self._on(view, line, schedule, cut)
+
+    def _on(self, view: View, line: IntArray, schedule: Schedule, cut: Stages) -> Placement:
+        """The stages ``cut`` on the devices ``line``."""
+        layers = zip(*layer_seconds(view, line, cut.micro_batch, cut.recompute), strict=True)
+        spans = zip(cut.bounds.tolist(), cut.bounds[1:].tolist(), strict=False)
+        stages_s = [float((f + b)[i:j].sum()) for (f, b), (i, j) in zip(layers, spans, strict=True)]
+        slowest = max(*stages_s, 0.0, *_there_and_back(view, line, cut.boundary).tolist())
+        facts = {"micro_batch_s": slowest, "steady_iteration_s": schedule.micro_batches * slowest}
+        made = line_placement([Line.single(schedule, line, cut.micro_batch)], cut, facts)
         size = self.layer_bytes(view)
         sent = np.array([sum(size[i] for i in of) for of in layers_of(made).values()], np.int64)
         return replace(made, saved_bytes=sent, restored_bytes=sent)
@@ -178,7 +243,7 @@ class Confidant(CopiedPipeline):
             *super().assumptions(),
             "an iteration begins and ends with an empty pipeline; without that it would take steady_iteration_s",
             "updates of the weights overlap with backward passes; a shared table counts as two",
-            "devices leave without notice: proactive hand-over is not modelled",
+            "devices that are not in announced leave without notice",
         ]
 
 

@@ -44,7 +44,8 @@ __all__ = ["MegatronTp", "MegatronTpConfig"]
 class MegatronTpConfig(PlannedConfig):
     """Configuration of tensor parallelism.
 
-    tensor_parallel : devices of a group; ``auto``: the most into which heads, KV heads and FFN columns can be cut
+    tensor_parallel : devices of a group; ``auto``: the number from 2 on with the shortest iteration in closed form, of
+        those into which heads, KV heads and FFN columns can be cut and that memory allows; ``most``: the largest
     data_parallel : groups, each of which trains on a part of the batch, in proportion to its slowest member; ``auto``:
         as many as there are devices and sequences for
     sequence_parallel : cut norms and dropout along the sequence too: the same traffic, less memory
@@ -53,7 +54,7 @@ class MegatronTpConfig(PlannedConfig):
     optimizer : which states a device holds: ``adam-mixed`` (16 bytes a parameter), ``sgd``, …
     """
 
-    tensor_parallel: int | Literal["auto"] = "auto"
+    tensor_parallel: int | Literal["auto", "most"] = "auto"
     data_parallel: int | Literal["auto"] = "auto"
     sequence_parallel: bool = False
     micro_batch: int | Literal["auto"] = "auto"
@@ -65,7 +66,7 @@ class MegatronTpConfig(PlannedConfig):
         super().__post_init__()
         for name in ("tensor_parallel", "data_parallel", "micro_batch"):
             value = getattr(self, name)
-            if value != "auto" and value < 1:
+            if isinstance(value, int) and value < 1:
                 raise ValueError(f"{name}: a whole number from 1 on, or auto, not {value}")
 
 
@@ -94,7 +95,20 @@ class MegatronTp(PlannedStrategy):
         able = here[~np.isnan(rate)]
         if not len(able):
             raise Infeasible(f"no device has a {work.dtype.label} rate")
-        ways, usable = self._ways(view, able)
+        placed: list[Placement] = []
+        why: Infeasible | None = None
+        for ways, usable in self._ways(view, able):
+            try:
+                placed.append(self._placed(view, ways, usable))
+            except Infeasible as reason:
+                why = why or reason
+        if why is not None and not placed:
+            raise why
+        times = [self.estimate(p, view) for p in placed] if len(placed) > 1 else [0.0]
+        return placed[int(np.argmin(times))]
+
+    def _placed(self, view: View, ways: int, usable: IntArray) -> Placement:
+        work = view.workload
         link = np.minimum(view.uplink_bps[usable], view.downlink_bps[usable])
         ranked = usable[np.argsort(-link, kind="stable")]
         count = self._replicas(work, len(ranked), ways)
@@ -138,22 +152,25 @@ class MegatronTp(PlannedStrategy):
     def _least_micro_batch(self, work: Workload) -> int:
         return 1 if self.config.micro_batch == "auto" else min(self.config.micro_batch, work.batch_size)
 
-    def _ways(self, view: View, able: IntArray) -> tuple[int, IntArray]:
-        """How many parts, and the devices whose memory holds one."""
-        work, sp = view.workload, self.config.sequence_parallel
+    def _ways(self, view: View, able: IntArray) -> list[tuple[int, IntArray]]:
+        """Into how many parts, the largest first, and the devices whose memory holds one."""
+        work, sp, asked = view.workload, self.config.sequence_parallel, self.config.tensor_parallel
         model, s = work.model, work.sequence_length
-        if self.config.tensor_parallel == "auto":
+        if isinstance(asked, str):
             tried = allowed_ways(model, s, len(able), sequence_parallel=sp)[::-1]
         else:
-            check_ways(model, s, self.config.tensor_parallel, sequence_parallel=sp)
-            tried = [self.config.tensor_parallel]
-            if tried[0] > len(able):
-                raise Infeasible(f"tensor_parallel: {tried[0]} devices are needed for a group, {len(able)} are here")
+            check_ways(model, s, asked, sequence_parallel=sp)
+            tried = [asked]
+            if asked > len(able):
+                raise Infeasible(f"tensor_parallel: {asked} devices are needed for a group, {len(able)} are here")
         memory = view.fleet.memory_bytes[able]
+        found: list[tuple[int, IntArray]] = []
         for ways in tried:
             usable = able[memory >= self._need(work, self._least_micro_batch(work), ways).total]
-            if len(usable) >= ways:
-                return ways, usable
+            if len(usable) >= ways and (ways > 1 or not found):  # one part is no tensor parallelism
+                found.append((ways, usable))
+        if found:
+            return found[:1] if asked == "most" else found
         need = self._need(work, self._least_micro_batch(work), tried[0])
         roomy = int((memory >= need.total).sum())
         raise Infeasible(
@@ -224,7 +241,7 @@ class MegatronTp(PlannedStrategy):
         step = optimizer_rows(placement.devices, share.flops * part, share.memory_bytes * part, work.dtype)
         return join([*joint, (step, ends)])
 
-    def estimate(self, placement: Placement, view: View) -> float | None:
+    def estimate(self, placement: Placement, view: View) -> float:
         """The slowest group's micro-batches, the slowest ring of gradients behind them, and the optimizer."""
         plan: _Plan = placement.own
         work, (count, ways) = view.workload, plan.groups.shape

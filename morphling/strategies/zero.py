@@ -46,18 +46,19 @@ class ZeroConfig(PlannedConfig):
     """Configuration of ZeRO.
 
     shares : samples of a device: ``proportional`` to its compute rate, or ``even``
-    micro_batch : sequences that a device computes at once
+    micro_batch : sequences that a device computes at once; ``auto``: 1 of zero1; of zero2 and zero3, which send in
+        every micro-batch, as many of the largest share as the memory of all holds
     optimizer : which states are held: ``adam-mixed`` (16 bytes a parameter), ``sgd``, …
     """
 
     shares: Literal["proportional", "even"] = "proportional"
-    micro_batch: int = 1
+    micro_batch: int | Literal["auto"] = "auto"
     optimizer: Optimizer = "adam-mixed"
 
     def __post_init__(self) -> None:
         """Refuse micro-batches of nothing."""
         super().__post_init__()
-        if self.micro_batch < 1:
+        if self.micro_batch != "auto" and self.micro_batch < 1:
             raise ValueError(f"micro_batch: at least 1 sequence, not {self.micro_batch}")
 
 
@@ -66,6 +67,8 @@ class _Zero(PlannedStrategy):
 
     Config: ClassVar[type] = ZeroConfig
     sharding: ClassVar[Sharding]
+    sends_always: ClassVar[bool] = True
+    """Whether every micro-batch sends, so that few large ones send less."""
     config: ZeroConfig
 
     def plan(self, view: View, here: IntArray) -> Placement:
@@ -79,7 +82,7 @@ class _Zero(PlannedStrategy):
         while True:
             samples = shares_of(rate[used], work.batch_size, even=self.config.shares == "even")
             used, samples = used[samples > 0], samples[samples > 0]
-            need = self.memory(work, len(used))
+            need = self.memory(work, len(used), self._least(work))
             fits = view.fleet.memory_bytes[used] >= need.total
             if fits.all():
                 break
@@ -93,12 +96,14 @@ class _Zero(PlannedStrategy):
             able = np.setdiff1d(able, used[~fits])
             used = able
         share = -(-parameters(work.model) // len(used))
+        size = self._micro_batch(work, samples, int(view.fleet.memory_bytes[used].min()))
+        need = self.memory(work, len(used), size)
         return Placement(
             devices=used,
             memory=(need,) * len(used),
             saved_bytes=np.full(len(used), share * sum(STATE_PARTS[self.config.optimizer])),
             restored_bytes=np.full(len(used), self.states(work, len(used))),
-            facts={"replicas": len(used), "samples": samples.tolist()},
+            facts={"replicas": len(used), "samples": samples.tolist(), "micro_batch": size},
             own=samples,
         )
 
@@ -106,16 +111,28 @@ class _Zero(PlannedStrategy):
         """Bytes of states that a device holds between iterations."""
         return sharded_state_bytes(parameters(work.model), self.config.optimizer, sharding=self.sharding, ways=ways)
 
-    def memory(self, work: Workload, ways: int) -> DeviceMemory:
+    def memory(self, work: Workload, ways: int, micro_batch: int) -> DeviceMemory:
         """Of a device."""
-        return DeviceMemory(self.states(work, ways), self._activations(work))
+        return DeviceMemory(self.states(work, ways), self._activations(work, micro_batch))
 
-    def _activations(self, work: Workload) -> int:
-        size = min(self.config.micro_batch, work.batch_size)
-        return replica_memory(work, self.config.optimizer, size).activations
+    def _activations(self, work: Workload, micro_batch: int) -> int:
+        return replica_memory(work, self.config.optimizer, micro_batch).activations
 
-    def _costs(self, work: Workload, samples: IntArray) -> LayerCosts:
-        return layer_costs(work, min(self.config.micro_batch, int(samples.max())))
+    def _least(self, work: Workload) -> int:
+        """The smallest micro-batch that may be chosen."""
+        return 1 if self.config.micro_batch == "auto" else min(self.config.micro_batch, work.batch_size)
+
+    def _micro_batch(self, work: Workload, samples: IntArray, memory_bytes: int) -> int:
+        """As asked for; else halved from the largest share until the device with the least memory holds it."""
+        if self.config.micro_batch != "auto" or not self.sends_always:
+            return min(self._least(work), int(samples.max()))
+        size = int(samples.max())
+        while size > 1 and self.memory(work, len(samples), size).total > memory_bytes:
+            size = -(-size // 2)
+        return size
+
+    def _costs(self, work: Workload, placement: Placement) -> LayerCosts:
+        return layer_costs(work, placement.facts["micro_batch"])
 
     @abstractmethod
     def tasks(self, placement: Placement, view: View) -> TaskTable:
@@ -145,6 +162,7 @@ class Zero1(_Zero):
 
     name: ClassVar[str] = "zero1"
     sharding: ClassVar[Sharding] = "zero-1"
+    sends_always: ClassVar[bool] = False
 
     def rounds(self, samples: IntArray, micro_batch: int) -> list[Round]:
         """Passes over the replicas' shares."""
@@ -153,7 +171,7 @@ class Zero1(_Zero):
     def tasks(self, placement: Placement, view: View) -> TaskTable:
         """Micro-batches with the reduction of gradients; the optimizer on a part, which leaves with its weights."""
         work, samples, members = view.workload, placement.own, placement.devices
-        costs, n = self._costs(work, samples), len(members)
+        costs, n = self._costs(work, placement), len(members)
         width = item_bytes(work.dtype)
         tokens = bool(view.fleet.links.latency_ns[members].any())
         table = gradient_rows(
@@ -181,7 +199,7 @@ class Zero1(_Zero):
     def estimate(self, placement: Placement, view: View) -> float | None:
         """The slowest share, or what is sent behind the slowest gradients; a part of the optimizer; the weights."""
         work, samples, members = view.workload, placement.own, placement.devices
-        costs, n = self._costs(work, samples), len(members)
+        costs, n = self._costs(work, placement), len(members)
         width = item_bytes(work.dtype)
         links, speeds = links_of(view, members), Speeds.of(view, members)
         rounds = self.rounds(samples, costs.batch_size)
@@ -198,6 +216,7 @@ class Zero2(Zero1):
 
     name: ClassVar[str] = "zero2"
     sharding: ClassVar[Sharding] = "zero-2"
+    sends_always: ClassVar[bool] = True
 
     def rounds(self, samples: IntArray, micro_batch: int) -> list[Round]:
         """Passes over the replicas' shares."""
@@ -218,7 +237,7 @@ class Zero3(_Zero):
     name: ClassVar[str] = "zero3"
     sharding: ClassVar[Sharding] = "zero-3"
 
-    def memory(self, work: Workload, ways: int) -> DeviceMemory:
+    def memory(self, work: Workload, ways: int, micro_batch: int) -> DeviceMemory:
         """A part of all states, the weights of two layers and of what is outside the layers, and activations."""
         model = work.model
         outside = parameters(model) - model.layers * layer_parameters(model)
@@ -230,15 +249,15 @@ class Zero3(_Zero):
             gathered_parameters=min(2, model.layers) * layer_parameters(model) + outside,
         )
         states = self.states(work, ways)
-        return DeviceMemory(states, self._activations(work), gathered - states)
+        return DeviceMemory(states, self._activations(work, micro_batch), gathered - states)
 
-    def _blocks(self, work: Workload, samples: IntArray) -> tuple[list[Block], FloatArray]:
+    def _blocks(self, work: Workload, placement: Placement) -> tuple[list[Block], FloatArray]:
         """Steps of all replicas, each with what is sent beside it, and the share of each replica in a step.
 
         Beside a layer's step the weights of the next are gathered, and the gradients of the one before are reduced.
         """
-        costs = self._costs(work, samples)
-        rounds = rounds_in_step(samples, costs.batch_size)
+        costs = self._costs(work, placement)
+        rounds = rounds_in_step(placement.own, costs.batch_size)
         layers, width = costs.layers, item_bytes(work.dtype)
         each = layer_parameters(work.model) * width
         outside = parameters(work.model) * width - layers * each
@@ -263,19 +282,19 @@ class Zero3(_Zero):
     def tasks(self, placement: Placement, view: View) -> TaskTable:
         """The steps, and the optimizer on each device's part."""
         work, members = view.workload, placement.devices
-        blocks, share = self._blocks(work, placement.own)
+        blocks, share = self._blocks(work, placement)
         tokens = bool(view.fleet.links.latency_ns[members].any())
         table = block_rows(members, blocks, work.dtype, tokens=tokens, share=share)
-        step, n = self._costs(work, placement.own).optimizer, len(members)
+        step, n = self._costs(work, placement).optimizer, len(members)
         rows = optimizer_rows(members, step.flops / n, step.memory_bytes / n, work.dtype)
         return append(table, rows, after=[len(table) - 1])
 
     def estimate(self, placement: Placement, view: View) -> float | None:
         """The longer of computing and sending in each step, and a part of the optimizer."""
         work, members = view.workload, placement.devices
-        blocks, share = self._blocks(work, placement.own)
+        blocks, share = self._blocks(work, placement)
         speeds, n = Speeds.of(view, members), len(members)
-        step = self._costs(work, placement.own).optimizer
+        step = self._costs(work, placement).optimizer
         last = speeds.seconds(step.flops / n, step.memory_bytes / n).max()
         return blocks_s(blocks, links_of(view, members), speeds, share) + float(last)
 

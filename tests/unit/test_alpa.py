@@ -264,6 +264,18 @@ def test_small_memory_makes_a_pipeline():
     assert even.strategy.report()["plan"]["search"] == "even"
 
 
+def test_devices_with_little_memory_and_good_links_are_left_out_where_that_is_faster():
+    """Alone, a device with room for all only computes; a stage on one of the small ones would cost sends."""
+    work = tiny_workload()
+    alone = replay(Alpa(AlpaConfig(micro_batches=1)), fleet(1), work)
+    need = sum(alone.strategy.report()["memory_bytes"].values())
+    memory = np.where(np.arange(4) < 2, need - 1, need)
+    there = fleet(4, up=np.array([9e4, 9e4, 8e4, 8e4]), memory=memory)
+    got = replay(Alpa(AlpaConfig(micro_batches=1)), there, work)
+    assert got.strategy.placement.devices.tolist() == [2]
+    assert got.recording.end_ns == alone.recording.end_ns
+
+
 def test_a_lost_stage_restarts_all_from_the_checkpoint():
     need = 16 * parameters(tiny_workload(4).model)
     work = tiny_workload(4, batch_size=4)

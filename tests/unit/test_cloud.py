@@ -59,6 +59,14 @@ def test_states_have_to_fit():
     assert run(gpu="h200", gpus=2, mfu=0.4).recording.iteration_ends_ns
 
 
+def test_by_default_there_are_as_few_as_hold_the_states():
+    got = run()
+    assert got.strategy.report()["gpus"] == 3
+    assert got.recording.end_ns == run(gpus=3).recording.end_ns
+    assert run(gpu="h200", mfu=0.4).strategy.report()["gpus"] == 2
+    assert run(tiny_workload()).strategy.report()["gpus"] == 1
+
+
 def test_iterations_and_a_fleet_that_comes_and_goes():
     there = replace(tiny_fleet(), availability=coming_and_going(4, 10**3))
     got = run(tiny_workload(), 3, there)

@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from morphling.errors import Infeasible
+from morphling.errors import Infeasible, PlanError
 from morphling.fleet import Availability
 from morphling.planning.confidant import plan_confidant
 from morphling.planning.group_costs import confident
 from morphling.planning.pipeline_times import simulate
 from morphling.planning.schedules import pipedream
+from morphling.results import metrics
 from morphling.strategies.confidant import Confidant, ConfidantConfig
 from morphling.testing import replay
 from morphling.types import FAR_NS, Kind
@@ -169,3 +170,73 @@ def test_checkpoints_are_its_own():
         ConfidantConfig(checkpoint_every=100)
     with pytest.raises(ValueError, match="detection_s: seconds from 0 on"):
         ConfidantConfig(detection_s=-1.0)
+
+
+# ------------------------------------------------------------------------------------------------ proactive hand-over
+
+
+def test_who_announces_its_exit_hands_over_to_an_idle_device_and_nothing_is_lost():
+    """Device 1 says in the middle of the first of three iterations that it goes, and goes in that of the third."""
+    w, quiet = workload(4, 8), replay(made(), fleet(5), workload(4, 8), iterations=3)
+    first, second, third = quiet.recording.iteration_ends_ns
+    assert quiet.strategy.placement.devices.tolist() == [0, 1, 2, 3]
+    said = first // 2
+    weights = 2 * layer_parameters(w.model)
+    moving = weights * 1000  # 1 MB/s: a byte takes 1 us
+    s = made(announced=[[1, said / S]])
+    run = replay(s, leaving(fleet(5), {1: (third + second) / 2 / S + moving / S}), w, iterations=3)
+    assert s.placement.devices.tolist() == [0, 4, 2, 3]
+    (x,) = s.report()["recoveries"]
+    assert (x["lost_ns"], x["detected_ns"], x["planned_ns"], x["rows"]) == (said, said, first, 0)
+    assert x["moved_bytes"] == weights
+    assert x["moved_ns"] == x["ready_ns"] == x["replayed_ns"] == first + moving
+    assert (x["iterations_redone"], x["abandoned"]) == (0, [])
+    assert run.recording.iteration_ends_ns == [first, second + moving, third + moving]
+    assert not any(d.lost.any() for d in run.recording.dispatches)
+    got = metrics(run.recording, fleet(5), 1.0, s.report())
+    assert (got["recovery_detection_s"], got["recovery_recompute_s"], got["discarded_compute_s"]) == (0, 0, 0)
+    assert got["recovery_redispatch_s"] == moving / S
+    assert got["recovery_moved_bytes"] == weights
+
+
+@pytest.mark.parametrize("flops", [[2e9] * 4 + [1e9], [2e9] * 4])
+def test_without_an_idle_device_as_fast_the_exit_is_waited_for(flops):
+    s = made(announced=[[1, 0.0]])
+    run = replay(s, fleet(len(flops), flops=np.array(flops)), workload(4, 8), iterations=2)
+    assert s.placement.devices.tolist() == [0, 1, 2, 3]
+    assert s.report()["recoveries"] == []
+    assert len(run.recording.iteration_ends_ns) == 2
+
+
+def test_who_goes_while_it_hands_over_is_recovered_from():
+    w = workload(4, 8)
+    first = replay(made(), fleet(5), w).recording.end_ns
+    gone = first + layer_parameters(w.model) * 1000  # half of the weights are there
+    s = made(announced=[[1, 0.0]], detection_s=0.5)
+    run = replay(s, leaving(fleet(5), {1: gone / S}), w, iterations=2)
+    both = s.report()["recoveries"]
+    assert [x.get("announced", False) for x in both] == [True, False]
+    assert both[1]["lost_ns"] == gone
+    assert both[1]["detected_ns"] == gone + S // 2
+    assert 1 not in s.placement.devices
+    assert len(run.recording.iteration_ends_ns) == 2
+
+
+def test_a_copy_goes_with_its_device_also_after_that_has_handed_over():
+    """Device 1 keeps the copy of stage 0, hands stage 1 over and leaves; then stage 0 leaves: no copy is left."""
+    w = workload(4, 8)
+    first = replay(made(), fleet(6), w).recording.end_ns
+    s = made(announced=[[1, 0.0]], neighbour_every=0, central_every=0)
+    there = leaving(fleet(6), {1: 2.2 * first / S, 0: 2.6 * first / S})
+    run = replay(s, there, w, iterations=4)
+    assert 1 not in s.copies
+    assert s.report()["recoveries"][-1]["iterations_redone"] > 0  # from the coordinator's initial copy
+    assert len(run.recording.iteration_ends_ns) == 4
+
+
+@pytest.mark.parametrize("said", [[1], [1.5, 2.0], [-1, 2.0], [1, -2.0]])
+def test_announcements_that_are_none_are_refused(said):
+    with pytest.raises(ValueError, match="announced: a device's number and seconds"):
+        ConfidantConfig(announced=[said])
+    with pytest.raises(PlanError, match="there is no device 7; the last one is 3"):
+        replay(made(announced=[[7, 1.0]]), fleet(4), workload(4, 8))

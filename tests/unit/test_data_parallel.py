@@ -200,7 +200,7 @@ def test_gradients_are_scattered_and_weights_gathered(kind):
 
 
 def test_only_the_first_stage_keeps_gradients_over_micro_batches():
-    first, second = run(Zero1, fleet(2), 4), run(Zero2, fleet(2), 4)
+    first, second = run(Zero1, fleet(2), 4), run(Zero2, fleet(2), 4, micro_batch=1)
     assert seconds(first) == near(SEQUENCE + READY + 2 * PARAMETERS * 1e-6 + STEP / 2)
     # gradients of the first micro-batch are still under way when those of the second are ready
     assert seconds(second) == near(READY + 3 * PARAMETERS * 1e-6 + STEP / 2)
@@ -221,14 +221,27 @@ def test_the_third_stage_on_fast_links_computes_all_the_time():
 
 
 def test_the_third_stage_sends_in_every_micro_batch():
-    one, two = run(Zero3, fleet(2)), run(Zero3, fleet(2), 4)
+    one, two = run(Zero3, fleet(2)), run(Zero3, fleet(2), 4, micro_batch=1)
     assert seconds(two) - STEP / 2 == near(2 * (seconds(one) - STEP / 2))
+
+
+@pytest.mark.parametrize("kind", [Zero2, Zero3])
+def test_micro_batches_are_as_large_as_memory_holds_because_each_sends(kind):
+    def bytes_out(got):
+        return got.strategy.report()["plan"]["micro_batch"], int(got.strategy.table.bytes_out.sum())
+
+    passes = {Zero2: 2, Zero3: 3}[kind]  # gradients and weights; of zero3 the weights twice
+    assert bytes_out(run(kind, fleet(2), 8)) == (4, passes * 2 * PARAMETERS)
+    need = sum(run(kind, fleet(2), 8, micro_batch=2).strategy.report()["memory_bytes"].values())
+    again = {Zero2: 2 + 1, Zero3: 2 * 3}[kind]
+    assert bytes_out(run(kind, fleet(2, memory=need), 8)) == (2, again * 2 * PARAMETERS)
+    assert bytes_out(run(kind, fleet(2, memory=need - 1), 8))[0] == 1
 
 
 @pytest.mark.parametrize("kind", [Zero1, Zero2, Zero3])
 def test_bytes_of_the_stages_do_not_depend_on_speed(kind):
     there = fleet(4, flops=np.array([4e9, 1e9, 2e9, 1e9]))
-    got = run(kind, there, 8)
+    got = run(kind, there, 8, micro_batch=1)
     assert got.strategy.report()["plan"]["samples"] == [4, 1, 2, 1]
     rows = got.strategy.table
     times = {Zero1: 2, Zero2: 4 + 1, Zero3: 3 * 4}[kind]  # the largest share is 4 micro-batches

@@ -143,3 +143,11 @@ def test_the_published_formula_stands_for_the_run():
     run = replay(made(model="paper"), fleet(4), w)
     wanted = dtfm(w.model, 8, 24, Rates.of(np.full(4, 1e9), 8e6, 1e6))
     assert run.recording.end_ns == round(wanted.total_s * 1e9)
+
+
+def test_the_published_formula_says_what_it_assumes_and_nothing_of_rows():
+    s = made(model="paper")
+    replay(s, fleet(4), workload(4, 8))
+    said = s.report()["assumptions"]
+    assert "a multiply-add counts as one FLOP, and the LM head is not counted" in said
+    assert not any("uplink" in x or "search" in x for x in said)

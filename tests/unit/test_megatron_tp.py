@@ -106,7 +106,7 @@ def run_table(strategy, there, work):
 
 def test_all_wait_for_the_slowest_of_a_group():
     # one device computes at half the speed of the others: the group takes twice the time to compute
-    got = run(fleet(4, flops=np.array([1e9, 1e9, 5e8, 1e9])))
+    got = run(fleet(4, flops=np.array([1e9, 1e9, 5e8, 1e9])), tensor_parallel="most")
     assert seconds(got) == pytest.approx(FLOPS / 4 / 5e8 + (9216 * 10 + 864) / 1e6 + 2 * step(4), rel=1e-6)
 
 
@@ -145,10 +145,24 @@ def test_micro_batches_take_turns_and_less_memory():
 
 def test_auto_takes_the_largest_micro_batch_that_fits():
     work = tiny_workload(batch_size=8)
-    whole = run(fleet(4), work).strategy.report()
+    whole = run(fleet(4), work, tensor_parallel=4).strategy.report()
     assert whole["plan"]["micro_batch"] == 8
     least = sum(whole["memory_bytes"].values())
-    assert run(fleet(4, memory=least - 1), work).strategy.report()["plan"]["micro_batch"] == 4
+    assert run(fleet(4, memory=least - 1), work, tensor_parallel=4).strategy.report()["plan"]["micro_batch"] == 4
+
+
+def test_auto_takes_the_fastest_number_of_parts_that_fits():
+    """Of 64 sequences a device of 2 x 2 sends half of the activations, and gradients; of 4 all of the activations."""
+    work = tiny_workload(batch_size=64)
+    two, four = (run(fleet(4), work, tensor_parallel=ways) for ways in (2, 4))
+    assert seconds(two) < seconds(four)
+    assert run(fleet(4), work).strategy.report()["plan"]["tensor_parallel"] == 2
+    need = sum(run(fleet(4), work, tensor_parallel=2, micro_batch=1).strategy.report()["memory_bytes"].values())
+    small = run(fleet(4, memory=need - 1), work)
+    assert small.strategy.report()["plan"]["tensor_parallel"] == 4
+    assert run(fleet(4), work, tensor_parallel="most").strategy.report()["plan"]["tensor_parallel"] == 4
+    # one part is no tensor parallelism, unless there is only one device
+    assert run(fleet(1), work).strategy.report()["plan"]["tensor_parallel"] == 1
 
 
 def test_full_recomputation_reduces_again():

@@ -9,6 +9,7 @@ import pytest
 from morphling.errors import InputError
 from morphling.results.paper import Claim, PaperPoint, ratios
 from morphling.run import paper
+from morphling.scenario import load_scenario
 
 CLAIM = Claim("twice as fast", "Somebody 2020, abstract", 1.5, 2.0, points_public=False)
 
@@ -29,6 +30,11 @@ def test_ratios_say_where_they_are_smallest_and_largest():
     assert ratios(points, "B") == (
         "paper: A takes 3.0 (at 2) to 5.0 (at 4) times as long as B; physical: A has no value to compare"
     )
+
+
+def test_a_ratio_below_one_has_two_digits():
+    points = [point("physical", "A", 2, 449.3), point("physical", "B", 2, 6752.0)]
+    assert ratios(points, "B") == "physical: A takes 0.067 (at 2) times as long as B"
 
 
 @pytest.fixture
@@ -55,7 +61,9 @@ strategy: {name: cleave}
             ("DDP", "ddp", ("fleet.0.profile.memory=1 GB",) if n == 3 else ()),
         )
     )
-    figure = paper.PaperFigure("small", "A small one", str(scenario), "devices", runs, CLAIM, "Cleave")
+    figure = paper.PaperFigure(
+        "small", "A small one", str(scenario), "devices", runs, CLAIM, "Cleave", "All have 3 GB."
+    )
     monkeypatch.setitem(paper.PAPER_FIGURES, "small", figure)
     monkeypatch.setitem(paper.DRAWINGS, "small", paper.DRAWINGS["cleave-device-scaling"])
 
@@ -76,6 +84,7 @@ def test_a_figure_is_pictures_data_and_a_section(tmp_path):
     assert "needs" in lines[3]["reason"]
     text = (tmp_path / "out" / "REPORT.md").read_text(encoding="utf-8")
     assert "Somebody 2020" in text
+    assert "they are not the paper's measurements. All have 3 GB." in text
     assert "not public" in text
     assert "n/a (1)" in text
     # The time in the data is the run's own.
@@ -99,3 +108,14 @@ def test_the_shipped_figure_names_a_shipped_scenario():
     }
     assert sorted({r.x for r in figure.runs}) == [32, 64, 128, 256, 512, 1024]
     assert "arXiv 2512.22142" in figure.claim.source
+
+
+def test_the_published_formulas_know_no_limit_of_the_coordinators_network():
+    """100 Gbit/s would bind from 512 devices on."""
+    (run,) = (r for r in paper.PAPER_FIGURES["cleave-device-scaling"].runs if (r.panel, r.series, r.x) == (
+        "paper", "Cleave", 512))  # fmt: skip
+    found = load_scenario("paper/cleave-device-scaling", run.overrides).scenario.coordinator
+    assert (found.downlink, found.uplink) == (None, None)
+    (run,) = (r for r in paper.PAPER_FIGURES["cleave-device-scaling"].runs if (r.panel, r.series, r.x) == (
+        "physical", "Cleave", 512))  # fmt: skip
+    assert load_scenario("paper/cleave-device-scaling", run.overrides).scenario.coordinator.downlink == 1e11

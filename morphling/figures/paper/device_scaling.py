@@ -31,6 +31,8 @@ def draw_device_scaling(points: Sequence[PaperPoint], title: str, folder: Path, 
     for ax, panel in zip(axes, panels, strict=True):
         _panel(ax, [p for p in points if p.panel == panel], low, high)
         quiet(ax, _WORDS.get(panel, panel))
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, fontsize=9, ncols=len(labels), loc="outside lower center")
     axes[0].set_ylabel("time of a batch, s (log)")
     figure.suptitle(title, fontsize=10.5, x=0.01, ha="left")
     return tuple(save(figure, folder / f"{name}{kind}") for kind in (".png", ".pdf"))
@@ -57,5 +59,4 @@ def _panel(ax: Axes, points: Sequence[PaperPoint], low: float, high: float) -> N
     ax.set_xticks(xs, [f"{x:,}" for x in xs])
     ax.minorticks_off()
     ax.set_xlabel("devices (log)")
-    ax.legend(frameon=False, fontsize=9, loc="lower left")
     grid(ax)
