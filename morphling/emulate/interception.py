@@ -5,6 +5,7 @@ One `TorchDispatchMode` around the script sees forward and backward; products go
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import Counter
@@ -108,6 +109,7 @@ class Interception(TorchDispatchMode):
         self.owner = os.getpid()
         self.routes: dict[Any, Callable[..., Any] | None] = dict(_ROUTES)
         self.inside = threading.local()
+        self.ended = threading.Event()
         self.products = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -117,12 +119,15 @@ class Interception(TorchDispatchMode):
             route = self._learn(func)
         if route is None or os.getpid() != self.owner:
             return func(*args, **kwargs) if kwargs else func(*args)
+        if types or self.ended.is_set():  # tensors with a dispatch of their own come back as what they consist of
+            return NotImplemented if types else func(*args, **(kwargs or {}))
         return route(self, func, args, kwargs or {})
 
     def sibling(self) -> Interception:
         """The same for another thread: what it sees is counted together, and computed one after another."""
         other = Interception(self.computer, self.warn)
         other.coverage, other.lock, other.inside, other.owner = self.coverage, self.lock, self.inside, self.owner
+        other.ended = self.ended
         return other
 
     def _learn(self, func: Any) -> Callable[..., Any] | None:
@@ -321,7 +326,19 @@ def _decomposed(mode: Interception, func: Any, args: Any, kwargs: Any) -> Any:
         return func.decompose(*args, **kwargs)
 
 
+def _trilinear_flops(args: Any) -> int:
+    """A multiply-add for each element of the three factors' common shape, which the inserted dimensions give."""
+    shapes = []
+    for factor, inserted in zip(args[:3], args[3:6], strict=True):
+        shape = list(factor.shape)
+        for place in sorted(inserted):
+            shape.insert(place, 1)
+        shapes.append(shape)
+    return 2 * math.prod(map(max, *shapes))
+
+
 _VECTORS: dict[Any, Callable[[Any], int]] = {
+    aten._trilinear: _trilinear_flops,  # noqa: SLF001 - its name; torch.nn.Bilinear
     aten.mv: lambda args: 2 * args[0].numel(),
     aten.addmv: lambda args: 2 * args[1].numel(),
     aten.dot: lambda args: 2 * args[0].numel(),
