@@ -20,7 +20,7 @@ from torch.utils.flop_counter import flop_registry
 from morphling.emulate.tiles import ProductShape
 from morphling.types import DType, Phase
 
-__all__ = ["DTYPES", "PRODUCT_NAMES", "Computer", "Coverage", "Interception", "Product", "operands_of"]
+__all__ = ["DTYPES", "PRODUCT_NAMES", "Computer", "Coverage", "Interception", "Product", "foreign", "operands_of"]
 
 DTYPES = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16}
 """Number formats that devices have rates for."""
@@ -113,14 +113,14 @@ class Interception(TorchDispatchMode):
         self.products = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types and foreign(types):
+            return NotImplemented
         try:
             route = self.routes[func]
         except KeyError:
             route = self._learn(func)
-        if route is None or os.getpid() != self.owner:
+        if route is None or self.ended.is_set() or os.getpid() != self.owner:
             return func(*args, **kwargs) if kwargs else func(*args)
-        if types or self.ended.is_set():  # tensors with a dispatch of their own come back as what they consist of
-            return NotImplemented if types else func(*args, **(kwargs or {}))
         return route(self, func, args, kwargs or {})
 
     def sibling(self) -> Interception:
@@ -242,6 +242,11 @@ def _fits(a: Any, bias: Any, shape: tuple[int, ...]) -> bool:
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
+def foreign(types: Any) -> bool:
+    """Whether a tensor has a dispatch of its own: a mode that declines sees what the tensor consists of."""
+    return not _PLAIN.issuperset(types)
+
+
 def _biased(args: Any, kwargs: Any) -> tuple[Any, ...]:
     """Operands of addmm and baddbmm; a bias that beta = 0 leaves out is not read."""
     bias, a, b = args[:3]
@@ -334,7 +339,8 @@ def _trilinear_flops(args: Any) -> int:
         for place in sorted(inserted):
             shape.insert(place, 1)
         shapes.append(shape)
-    return 2 * math.prod(map(max, *shapes))
+    multiplied: int = math.prod(map(max, *shapes))
+    return 2 * multiplied
 
 
 _VECTORS: dict[Any, Callable[[Any], int]] = {

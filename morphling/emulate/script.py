@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 import threading
@@ -150,7 +151,7 @@ def run_script(script: Path, args: Sequence[str]) -> None:
     """
     if not script.is_file():
         raise InputError(f"{script}: no such script")
-    argv, path = sys.argv, list(sys.path)
+    argv, path, folder = sys.argv, list(sys.path), Path.cwd()
     sys.argv = [str(script), *args]
     sys.path.insert(0, str(script.resolve().parent))
     try:
@@ -165,6 +166,7 @@ def run_script(script: Path, args: Sequence[str]) -> None:
         raise ScriptError(f"{script} raised {type(error).__name__}: {error}", trace) from error
     finally:
         sys.argv, sys.path[:] = argv, path
+        os.chdir(folder)  # where the run folder goes, whatever the script did
 
 
 def _own_traceback(error: BaseException, script: Path) -> traceback.TracebackException:
