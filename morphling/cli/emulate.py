@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,21 +79,17 @@ def _emulate(script: Path, scenario: str, arguments: list[str], overrides: list[
     from morphling.emulate.script import ScriptError
     from morphling.run.emulate import emulate as emulate_script
 
-    try:
+    with _traced(ScriptError):
         results = emulate_script(
             script, scenario, arguments, overrides, say=_say, warn=lambda text: _say(f"warning: {text}"), **keys
         )
-    except ScriptError as error:
-        sys.stdout.flush()
-        print(error.trace, end="", file=sys.stderr)
-        raise
     from rich.console import Console
 
     sys.stdout.flush()
     console = Console(stderr=True)
     console.print(results.table())
     for line in results.notes():
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     _say(f"run folder: {results.folder}")
 
 
@@ -104,20 +102,36 @@ def _trace(
     batch_size: int,
     sequence_length: int,
 ) -> None:
+    from morphling.emulate import need_torch
     from morphling.run.trace import trace
+
+    need_torch()
+    from morphling.emulate.script import ScriptError
 
     name = model.rpartition(":")[2] if model else script.stem if script else "script"
     target = Path(f"{name}.gemms.json") if out is None else out
-    traced = trace(
-        script,
-        arguments,
-        out=target,
-        model=model,
-        config=config,
-        batch_size=batch_size,
-        sequence_length=sequence_length,
-    )
+    with _traced(ScriptError):
+        traced = trace(
+            script,
+            arguments,
+            out=target,
+            model=model,
+            config=config,
+            batch_size=batch_size,
+            sequence_length=sequence_length,
+        )
     _say(f"{len(traced.gemms):,} matrix products, {traced.flops:,} FLOPs: {target}")
+
+
+@contextmanager
+def _traced(error: type[Any]) -> Iterator[None]:
+    """The traceback of a script that raises is printed before our own line."""
+    try:
+        yield
+    except error as raised:
+        sys.stdout.flush()
+        print(raised.trace, end="", file=sys.stderr)
+        raise
 
 
 def _say(text: str) -> None:

@@ -42,6 +42,6 @@ def report(
     console = Console()
     console.print(results.table())
     for line in results.notes():
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     if verify:
         print("events_sha256 verified")

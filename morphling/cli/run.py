@@ -54,7 +54,7 @@ def run(
     console = Console()
     console.print(results.table())
     for line in results.notes():
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     print(f"run folder: {results.folder}")
 
 

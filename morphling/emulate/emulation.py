@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,10 +83,16 @@ class Emulation:
         """The product as the tiles that got done on the fleet."""
         if self.batched == "coordinator" and product.a.dim() == 3:
             return None
+        with self._going_on():
+            return self._computed(product)
+
+    @contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """Once the fleet cannot go on, nothing does."""
         if self.failed is not None:
             raise self.failed
         try:
-            return self._computed(product)
+            yield
         except MorphlingError as error:
             self.failed = error
             raise
@@ -102,13 +109,8 @@ class Emulation:
 
     def central(self, name: str, flops: float, dtype: DType) -> None:
         """The coordinator computes."""
-        if self.failed is not None:
-            raise self.failed
-        try:
+        with self._going_on():
             self.clock.central(name, flops, dtype)
-        except MorphlingError as error:
-            self.failed = error
-            raise
 
     def _check(self, product: Product, out: torch.Tensor) -> None:
         error = numerics_error(out, product.plain())
@@ -133,7 +135,8 @@ class Emulation:
 
     def step(self) -> None:
         """An optimizer stepped: the losses since the last step are its own."""
-        self.clock.step()
+        with self._going_on():
+            self.clock.step()
         self.steps += 1
         now = self.clock.now_ns / SECOND_NS
         self.losses += [Loss(self.steps, value, ns / SECOND_NS, now) for value, ns in self._open]

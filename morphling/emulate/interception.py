@@ -5,6 +5,7 @@ One `TorchDispatchMode` around the script sees forward and backward; products go
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import Counter
@@ -19,7 +20,7 @@ from torch.utils.flop_counter import flop_registry
 from morphling.emulate.tiles import ProductShape
 from morphling.types import DType, Phase
 
-__all__ = ["DTYPES", "PRODUCT_NAMES", "Computer", "Coverage", "Interception", "Product", "operands_of"]
+__all__ = ["DTYPES", "PRODUCT_NAMES", "Computer", "Coverage", "Interception", "Product", "foreign", "operands_of"]
 
 DTYPES = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16}
 """Number formats that devices have rates for."""
@@ -108,14 +109,17 @@ class Interception(TorchDispatchMode):
         self.owner = os.getpid()
         self.routes: dict[Any, Callable[..., Any] | None] = dict(_ROUTES)
         self.inside = threading.local()
+        self.ended = threading.Event()
         self.products = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types and foreign(types):
+            return NotImplemented
         try:
             route = self.routes[func]
         except KeyError:
             route = self._learn(func)
-        if route is None or os.getpid() != self.owner:
+        if route is None or self.ended.is_set() or os.getpid() != self.owner:
             return func(*args, **kwargs) if kwargs else func(*args)
         return route(self, func, args, kwargs or {})
 
@@ -123,6 +127,7 @@ class Interception(TorchDispatchMode):
         """The same for another thread: what it sees is counted together, and computed one after another."""
         other = Interception(self.computer, self.warn)
         other.coverage, other.lock, other.inside, other.owner = self.coverage, self.lock, self.inside, self.owner
+        other.ended = self.ended
         return other
 
     def _learn(self, func: Any) -> Callable[..., Any] | None:
@@ -237,6 +242,11 @@ def _fits(a: Any, bias: Any, shape: tuple[int, ...]) -> bool:
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
+def foreign(types: Any) -> bool:
+    """Whether a tensor has a dispatch of its own: a mode that declines sees what the tensor consists of."""
+    return not _PLAIN.issuperset(types)
+
+
 def _biased(args: Any, kwargs: Any) -> tuple[Any, ...]:
     """Operands of addmm and baddbmm; a bias that beta = 0 leaves out is not read."""
     bias, a, b = args[:3]
@@ -321,7 +331,20 @@ def _decomposed(mode: Interception, func: Any, args: Any, kwargs: Any) -> Any:
         return func.decompose(*args, **kwargs)
 
 
+def _trilinear_flops(args: Any) -> int:
+    """A multiply-add for each element of the three factors' common shape, which the inserted dimensions give."""
+    shapes = []
+    for factor, inserted in zip(args[:3], args[3:6], strict=True):
+        shape = list(factor.shape)
+        for place in sorted(inserted):
+            shape.insert(place, 1)
+        shapes.append(shape)
+    multiplied: int = math.prod(map(max, *shapes))
+    return 2 * multiplied
+
+
 _VECTORS: dict[Any, Callable[[Any], int]] = {
+    aten._trilinear: _trilinear_flops,  # noqa: SLF001 - its name; torch.nn.Bilinear
     aten.mv: lambda args: 2 * args[0].numel(),
     aten.addmv: lambda args: 2 * args[1].numel(),
     aten.dot: lambda args: 2 * args[0].numel(),

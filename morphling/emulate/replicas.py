@@ -21,7 +21,7 @@ from morphling.interfaces.executor import Executor
 from morphling.interfaces.recording import Recording
 from morphling.interfaces.strategy import Covers, Decision, Decisions, Done, IterationDone, Sent, Strategy
 from morphling.interfaces.view import View
-from morphling.types import DType, IntArray, Phase
+from morphling.types import SECOND_NS, DType, IntArray, Phase
 from morphling.workload import Workload
 
 __all__ = ["ReplicaClock"]
@@ -149,7 +149,10 @@ class ReplicaClock:
             if self.shares is None:
                 name = self.strategy.inner.name or type(self.strategy.inner).__name__
                 why = self.strategy.waiting_for or "it has no plan yet"
-                raise PlanError(f"{name} does not say how it shares the batch: {why}")
+                raise PlanError(
+                    f"{name} has to share the batch before the script's first step, at {self.now_ns / SECOND_NS:g} s,"
+                    f" and cannot: {why}. A data-parallel fleet needs devices (availability) and a plan from then on"
+                )
             return  # it is making a new plan; the old shares are as good for the numbers
         if self.shares is None or any(not np.array_equal(a, b) for a, b in zip(shares, self.shares, strict=True)):
             self.shares = shares

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.thread import _threads_queues  # no public name says which threads are a pool's
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -59,9 +61,9 @@ def watched_by(emulation: Emulation, warn: Callable[[str], object]) -> Iterator[
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(_losses(emulation))
+        stack.callback(emulation.threads.close)
         stack.enter_context(_threads(mode, once))
         stack.enter_context(_compile_said(once))
-        stack.callback(emulation.threads.close)
         stack.enter_context(mode)
         yield mode.coverage
 
@@ -96,11 +98,17 @@ def _losses(emulation: Emulation) -> Iterator[None]:
 
 @contextmanager
 def _threads(mode: Interception, warn: Callable[[str], None]) -> Iterator[None]:
-    """The mode belongs to one thread; threads that a script starts get one of their own."""
+    """The mode belongs to one thread; threads that a script starts get one of their own.
+
+    At the end those that are no daemons are waited for, as Python does before it exits (not those of a pool: they wait
+    for work themselves).  What computes on after that computes by itself.
+    """
     original = threading.Thread.start
+    started: list[threading.Thread] = []
 
     def start(thread: threading.Thread) -> None:
         if not thread.name.startswith(OURS):
+            started.append(thread)
             thread.run = partial(watched, thread.run)  # type: ignore[method-assign] # of this thread, not of its class
         original(thread)
 
@@ -114,7 +122,14 @@ def _threads(mode: Interception, warn: Callable[[str], None]) -> Iterator[None]:
                 warn("products of several threads share one virtual clock: they are computed one after another")
 
     with _replaced(threading.Thread, "start", start):
-        yield
+        try:
+            yield
+        finally:
+            if isinstance(sys.exception(), Exception | None):  # not an interrupt: its user has waited enough
+                for thread in started:  # threads may start others meanwhile
+                    if not thread.daemon and thread not in _threads_queues:
+                        thread.join()
+            mode.ended.set()
 
 
 @contextmanager
@@ -136,29 +151,58 @@ def run_script(script: Path, args: Sequence[str]) -> None:
     """
     if not script.is_file():
         raise InputError(f"{script}: no such script")
-    argv, path = sys.argv, list(sys.path)
+    argv, path, folder = sys.argv, list(sys.path), Path.cwd()
     sys.argv = [str(script), *args]
     sys.path.insert(0, str(script.resolve().parent))
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        runpy.run_path(str(script.absolute()), run_name="__main__")  # as python's own __file__: scripts may chdir
     except SystemExit as stop:
-        if stop.code not in {None, 0}:
-            code = stop.code if isinstance(stop.code, int) else 1
-            text = f": {stop.code}" if isinstance(stop.code, str) else f" with code {stop.code}"
+        code = 0 if stop.code is None else int(stop.code) if isinstance(stop.code, int) else 1
+        if code:
+            text = f" with code {code}" if isinstance(stop.code, int) else f": {stop.code}"
             raise ScriptError(f"{script} asked to exit{text}", code=code) from stop
     except Exception as error:
         trace = "".join(_own_traceback(error, script).format())
         raise ScriptError(f"{script} raised {type(error).__name__}: {error}", trace) from error
     finally:
         sys.argv, sys.path[:] = argv, path
+        os.chdir(folder)  # where the run folder goes, whatever the script did
 
 
 def _own_traceback(error: BaseException, script: Path) -> traceback.TracebackException:
-    """What Python would have printed without us around: frames before the script and our own are left out."""
+    """What Python would have printed without us around: frames before the script and our own are left out, and those
+    of torch that only lead to ours; in the errors that it came from as well.
+    """
     shown = traceback.TracebackException.from_exception(error)
-    ours = str(Path(__file__).resolve().parent)
-    frames = list(shown.stack)
-    first = next((i for i, frame in enumerate(frames) if frame.filename == str(script)), len(frames))
-    kept = [f for f in frames[first:] if not f.filename.startswith(ours)]
-    shown.stack = traceback.StackSummary.from_list(kept)
+    open_, seen = [shown], set()
+    while open_:
+        one = open_.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        frames = list(one.stack)
+        first = next((i for i, frame in enumerate(frames) if frame.filename == str(script.absolute())), None)
+        if first is None and one is shown:
+            first = len(frames)  # it does not compile
+        one.stack = traceback.StackSummary.from_list(_without_ours(frames[first or 0 :]))
+        open_ += [x for x in (one.__cause__, one.__context__, *(one.exceptions or ())) if x is not None]
     return shown
+
+
+def _without_ours(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    ours = str(Path(__file__).resolve().parent)
+    kept: list[traceback.FrameSummary] = []
+    inside = False
+    for frame in frames:
+        if frame.filename.startswith(ours):
+            while kept and kept[-1].filename.endswith(_LEADS_IN):
+                kept.pop()
+            inside = True
+        elif not (inside and frame.filename.endswith(_LEADS_OUT)):
+            kept.append(frame)
+            inside = False
+    return kept
+
+
+_LEADS_IN = ("torch/_compile.py", "torch/_dynamo/eval_frame.py", "torch/utils/_python_dispatch.py")
+_LEADS_OUT = ("torch/_ops.py",)

@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from morphling.emulate.interception import PRODUCT_NAMES, operands_of
+from morphling.emulate.interception import PRODUCT_NAMES, foreign, operands_of
 from morphling.emulate.script import run_script
 from morphling.errors import InputError, RunError
 from morphling.types import Phase
@@ -49,6 +49,10 @@ class Tracer(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords = kwargs or {}
+        if types and foreign(types):
+            return NotImplemented
+        if not isinstance(func, torch._ops.OpOverload):  # noqa: SLF001 - higher-order operators have no schema
+            return func(*args, **keywords)
         name = PRODUCT_NAMES.get(func)
         if name is None and func._can_decompose():  # noqa: SLF001 - the only way to ask; inference mode
             with self:
@@ -58,7 +62,7 @@ class Tracer(TorchDispatchMode):
             read |= self._sources(tensor)
         out = func(*args, **keywords)
         made = read
-        if name is not None:
+        if name is not None and all(x.layout == torch.strided for x in operands_of(func, args)):
             made = 1 << len(self.gemms)
             self._note(name, func, args, read)
         for tensor in _tensors((out,), _written(func, args, keywords)):
@@ -93,8 +97,11 @@ class Tracer(TorchDispatchMode):
 
     def _key(self, tensor: torch.Tensor) -> int:
         """The storage, which is held so that no other one takes its place."""
-        storage = tensor.untyped_storage()
-        key = int(storage._cdata)  # noqa: SLF001 - its identity
+        try:
+            storage: Any = tensor.untyped_storage()
+            key = int(storage._cdata)  # noqa: SLF001 - its identity
+        except (NotImplementedError, RuntimeError):  # sparse, or made of others: it stands for itself
+            storage, key = tensor, -id(tensor)
         self._held.setdefault(key, storage)
         return key
 

@@ -55,7 +55,10 @@ class Watchdog:
             if not mode.busy and os.getpid() == mode.owner:
                 a, b = args[-2:] if name in {"mm", "bmm"} else args[1:3]
                 if not mode.coverage.calls["escaped"]:
-                    mode.warn(f"{name} was computed where no product can be seen (another library's thread?)")
+                    mode.warn(
+                        f"{name} was computed where no product can be seen: inside another operation, or in another"
+                        " library's thread"
+                    )
                 mode.coverage.add("escaped", name, 2 * a.numel() * b.shape[-1])
             return kernel.call_boxed(keys, *args, **kwargs)
 

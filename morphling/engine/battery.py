@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from morphling.engine.event_lane import EventLane
+from morphling.engine.faults import called
 from morphling.engine.kernels import records as K  # noqa: N812 - a table of column names
 from morphling.engine.kernels.records import FAR
 from morphling.engine.running import Running
@@ -250,7 +251,7 @@ class Batteries:
         if self.fruitless > FRUITLESS and not engine.running and engine.horizon_ns >= FAR - 1:
             raise EngineError(
                 f"devices have left for their batteries and come back {FRUITLESS:,} times without any dispatch, up to "
-                f"{engine.now_ns / SECOND_NS:.9g} s, and {type(engine.strategy).__name__} has not said Done"
+                f"{engine.now_ns / SECOND_NS:.9g} s, and {called(engine)} has not said Done"
             )
 
     # ----------------------------------------------------------------------------------------------------------- words

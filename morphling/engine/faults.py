@@ -48,16 +48,28 @@ def never_finishes(engine: Engine, t: Trouble) -> EngineError:
     )
 
 
+def called(engine: Engine) -> str:
+    """What to call the strategy: the one inside, where a script is emulated."""
+    return type(getattr(engine.strategy, "inner", engine.strategy)).__name__
+
+
+def _ended(engine: Engine) -> str:
+    ended = len(engine.iteration_ends)
+    if hasattr(engine.strategy, "inner"):  # a script has as many steps as it likes
+        return f"{ended} steps of the script have ended"
+    return f"{ended} of {engine.iterations} iterations have ended"
+
+
 def nothing_left(engine: Engine) -> RunError:
     """No event is left and the strategy has not said `Done`."""
     if engine.strategy.waiting_for:
         return Infeasible(
             f"{engine.strategy.waiting_for} (since devices left; no more come after {_seconds(engine.now_ns)};"
-            f" {len(engine.iteration_ends)} of {engine.iterations} iterations have ended)"
+            f" {_ended(engine)})"
         )
     kind = Deserted if forsaken(engine) else EngineError
     return kind(
-        f"nothing is left to happen at {_seconds(engine.now_ns)} and {type(engine.strategy).__name__} has not said "
+        f"nothing is left to happen at {_seconds(engine.now_ns)} and {called(engine)} has not said "
         f"Done: {_unfinished(engine)}{_halted(engine)}"
     )
 
@@ -72,7 +84,7 @@ def too_late(engine: Engine) -> EngineError:
 def given_up(engine: Engine, timers: int) -> EngineError:
     """Only timers come due, and no device is left that could do anything."""
     return Deserted(
-        f"{type(engine.strategy).__name__} has waited for {timers:,} timers with no device online, up to "
+        f"{called(engine)} has waited for {timers:,} timers with no device online, up to "
         f"{_seconds(engine.now_ns)}: {_unfinished(engine)}"
     )
 
@@ -83,8 +95,7 @@ def forsaken(engine: Engine) -> bool:
 
 
 def _unfinished(engine: Engine) -> str:
-    ended = f"{len(engine.iteration_ends)} of {engine.iterations} iterations have ended"
-    return f"{_who_is_here(engine)}; {pending(engine)}; {ended}"
+    return f"{_who_is_here(engine)}; {pending(engine)}; {_ended(engine)}"
 
 
 def _halted(engine: Engine) -> str:
