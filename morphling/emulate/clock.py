@@ -134,6 +134,9 @@ class _Turns(Strategy):
 
     Config: ClassVar[type] = object
 
+    counted: ClassVar[str] = "steps of the script"
+    """What an engine's messages count, instead of iterations out of those asked for."""
+
     def __init__(self, engine: Callable[[], Engine], first: Strategy) -> None:
         super().__init__(first.config)
         self.engine = engine

@@ -35,6 +35,9 @@ class _Paused(Strategy):
 
     Config: ClassVar[type] = object
 
+    counted: ClassVar[str] = "steps of the script"
+    """What an engine's messages count, instead of iterations out of those asked for."""
+
     def __init__(self, inner: Strategy) -> None:
         super().__init__(inner.config)
         self.inner = inner

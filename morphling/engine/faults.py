@@ -55,8 +55,9 @@ def called(engine: Engine) -> str:
 
 def _ended(engine: Engine) -> str:
     ended = len(engine.iteration_ends)
-    if hasattr(engine.strategy, "inner"):  # a script has as many steps as it likes
-        return f"{ended} steps of the script have ended"
+    counted = getattr(engine.strategy, "counted", "")  # a script has as many steps as it likes
+    if counted:
+        return f"{ended} {counted} have ended"
     return f"{ended} of {engine.iterations} iterations have ended"
 
 
