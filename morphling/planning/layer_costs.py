@@ -101,8 +101,16 @@ def _costs(asked: _Key) -> LayerCosts:
     if asked.batch_size == w.batch_size and asked.recompute == w.recompute:
         dag = w.dag
     else:
-        step = training_step(w.model, asked.batch_size, w.sequence_length, w.dtype, recompute=asked.recompute)
-        dag = step.dag
+        dag = training_step(
+            w.model,
+            asked.batch_size,
+            w.sequence_length,
+            w.dtype,
+            w.lm_head,
+            attention=w.attention,
+            fused_projections=w.fused_projections,
+            recompute=asked.recompute,
+        ).dag
     return _sums(dag, asked.batch_size, w.model.layers)
 
 
