@@ -165,24 +165,24 @@ class _Turns(Strategy):
     def on_done(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:  # noqa: ARG002 - the product's own
         return self._passed(self.inner.on_done(dispatch, rows, self.view))
 
-    def on_lost(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:  # noqa: ARG002
+    def on_lost(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:  # noqa: ARG002 - see above
         return self._passed(self.inner.on_lost(dispatch, rows, self.view))
 
-    def on_joined(self, devices: IntArray, view: View) -> Decisions:  # noqa: ARG002
+    def on_joined(self, devices: IntArray, view: View) -> Decisions:  # noqa: ARG002 - see above
         new = devices[~self.known[devices]] if len(self.known) else devices[:0]
         if not len(new):
             return ()
         self.known[new] = True
         return self._passed(self.inner.on_joined(new, self.view))
 
-    def on_left(self, devices: IntArray, view: View) -> Decisions:  # noqa: ARG002
+    def on_left(self, devices: IntArray, view: View) -> Decisions:  # noqa: ARG002 - see above
         gone = devices[self.known[devices]] if len(self.known) else devices[:0]
         if not len(gone):
             return ()
         self.known[gone] = False
         return self._passed(self.inner.on_left(gone, self.view))
 
-    def on_timer(self, tag: Any, view: View) -> Decisions:  # noqa: ARG002
+    def on_timer(self, tag: Any, view: View) -> Decisions:  # noqa: ARG002 - see above
         turn, own = tag
         return self._passed(self.inner.on_timer(own, self.view)) if turn == self.turn else ()
 
@@ -217,10 +217,10 @@ class _Central(Strategy):
         super().__init__(None)
         self.dispatch = Dispatch(tasks, label=label)
 
-    def start(self, view: View) -> Decisions:  # noqa: ARG002
+    def start(self, view: View) -> Decisions:  # noqa: ARG002 - see above
         return self.dispatch
 
-    def on_done(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:  # noqa: ARG002
+    def on_done(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:  # noqa: ARG002 - see above
         return Done()
 
 

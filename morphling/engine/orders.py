@@ -124,13 +124,13 @@ class OrderByDispatch:
         self.fill()
         return ()
 
-    def on_joined(self, devices: IntArray, view: View) -> Decisions:  # noqa: ARG002
+    def on_joined(self, devices: IntArray, view: View) -> Decisions:  # noqa: ARG002 - the order is told
         """They are idle."""
         self.pool.add(d for d in devices.tolist() if self.row_of[d] >= 0 and d not in self.busy)
         self.fill()
         return ()
 
-    def on_left(self, devices: IntArray, view: View) -> Decisions:  # noqa: ARG002
+    def on_left(self, devices: IntArray, view: View) -> Decisions:  # noqa: ARG002 - the order is told
         """They are not idle."""
         self.pool.remove(devices.tolist())
         return ()

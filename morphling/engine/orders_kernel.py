@@ -197,11 +197,11 @@ class OrderInKernel(OrderByDispatch):
         self.engine.serial += n
         self.engine.turn(int(state[K.AGENDA_AT]))
 
-    def on_joined(self, devices: IntArray, view: View) -> Decisions:  # noqa: ARG002
+    def on_joined(self, devices: IntArray, view: View) -> Decisions:  # noqa: ARG002 - the order is told
         """They came at the instant at which the order was given, which knew of them."""
         return ()
 
-    def on_left(self, devices: IntArray, view: View) -> Decisions:  # noqa: ARG002
+    def on_left(self, devices: IntArray, view: View) -> Decisions:  # noqa: ARG002 - the order is told
         """They left at the instant at which the order was given, which knew of it."""
         return ()
 

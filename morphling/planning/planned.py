@@ -95,7 +95,7 @@ class PlannedStrategy(Strategy):
         """The published formula, for ``model: paper``."""
         raise PlanError(f"{self.name} has no published model; use model: physical")
 
-    def recover(self, view: View, old: Placement, new: Placement, gone: IntArray) -> Recovery:  # noqa: ARG002
+    def recover(self, view: View, old: Placement, new: Placement, gone: IntArray) -> Recovery:  # noqa: ARG002 - for others
         """By default all restart from the last checkpoint: every device of ``new`` fetches its states.
 
         old : the placement that was interrupted;  gone : its devices that no longer have their states
