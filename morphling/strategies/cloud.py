@@ -147,8 +147,8 @@ class Cloud(Strategy):
             "mfu": mfu,
             "mfu_source": source,
             "training_flops": self.flops,
-            "not_replayed": f"the cloud reference, {self.gpus or self.config.gpus} x {gpu.title} at {mfu:.0%} of peak, is"
-            " a formula for the time of an iteration; the fleet does nothing",
+            "not_replayed": f"the cloud reference, {self.gpus or self.config.gpus} x {gpu.title} at {mfu:.0%} of peak,"
+            " is a formula for the time of an iteration; the fleet does nothing",
             "assumptions": [
                 "FLOPs are those of the model's matrix products, LM head and attention included, without recomputation",
                 "what lowers the share of the peak, communication between GPUs included, is in mfu",
