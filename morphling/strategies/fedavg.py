@@ -32,15 +32,6 @@ __all__ = ["FedAvg", "FedAvgConfig"]
 class FedAvgConfig(LocalTrainingConfig):
     """Configuration of FedAvg.
 
-    local_steps : steps of ``batch_size`` samples that a client trains; left out, 20 unless local_epochs is given
-    local_epochs : instead of steps, passes over the client's own samples
-    batch_size : samples (sequences) of a local step; left out, the workload's
-    samples_per_client : with local_epochs, how many samples a client has: a number, ``{uniform: [lowest, highest]}`` or
-        ``{lognormal: [median, sigma]}``, drawn once for each client
-    optimizer : the local optimizer, for memory: its weights, gradients and states stay on the client while it trains
-    download_bytes_per_parameter : bytes of the model for each parameter, towards the client
-    upload_bytes_per_parameter : bytes of the update for each parameter, towards the server
-    compression : the update's bytes are divided by this (1 = as they are)
     clients_per_round : K, reports that commit a round
     over_commitment : clients selected for each report that is wanted (1.3: 130 % of K, rounded up)
     deadline_s : seconds after the selection at which a round ends; left out, it waits for whoever has not left

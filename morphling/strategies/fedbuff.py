@@ -48,15 +48,6 @@ EACH = Each()
 class FedBuffConfig(LocalTrainingConfig):
     """Configuration of FedBuff.
 
-    local_steps : steps of ``batch_size`` samples that a client trains; left out, 20 unless local_epochs is given
-    local_epochs : instead of steps, passes over the client's own samples
-    batch_size : samples (sequences) of a local step; left out, the workload's
-    samples_per_client : with local_epochs, how many samples a client has: a number, ``{uniform: [lowest, highest]}`` or
-        ``{lognormal: [median, sigma]}``, drawn once for each client
-    optimizer : the local optimizer, for memory: its weights, gradients and states stay on the client while it trains
-    download_bytes_per_parameter : bytes of the model for each parameter, towards the client
-    upload_bytes_per_parameter : bytes of the update for each parameter, towards the server
-    compression : the update's bytes are divided by this (1 = as they are)
     concurrency : clients that train at the same time; fewer where fewer are here
     buffer_size : K, reports with which the server updates its model
     max_staleness : reports that are staler than that are thrown away; left out, none is
