@@ -28,7 +28,7 @@ from morphling.run.run_request import RunEnd, RunRequest, replay_request
 
 __all__ = ["Progress", "cores", "run_side_by_side", "serve"]
 
-_START = "import sys; from morphling.run.side_by_side import serve; serve(int(sys.argv[1]))"
+_START = "import sys; from morphling.run.side_by_side import serve; serve(*map(int, sys.argv[1:]))"
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _IN_MAIN = b"\x8c\x08__main__"
 """A class of the caller's script, pickled."""
@@ -117,7 +117,7 @@ class _Process:
         one = dict.fromkeys(_ONE_THREAD, "1")
         with theirs:
             self.process = subprocess.Popen(  # noqa: S603 - Python itself
-                [sys.executable, "-P", "-c", _START, str(theirs.fileno())],
+                [sys.executable, "-P", "-c", _START, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, **one, "PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
@@ -238,11 +238,14 @@ def _sweep(out: Path) -> None:
 # ------------------------------------------------------------------------------------------------- in the other process
 
 
-def serve(descriptor: int) -> None:
-    """Make the runs that come through the pipe at that file descriptor, until it is closed."""
+def serve(descriptor: int, parent: int) -> None:
+    """Make the runs that come through the pipe at that file descriptor, until it is closed or ``parent`` is gone.
+
+    The process says its own number, since it may be gone before this one is able to ask who started it.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that half-written folders are removed
-    threading.Thread(target=_outlived, args=(os.getppid(),), daemon=True).start()
     with Connection(descriptor) as pipe, contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
+        threading.Thread(target=_outlived, args=(parent,), daemon=True).start()
         sys.argv = pickle.loads(pipe.recv_bytes())  # noqa: S301 - from the process that started this one
         while True:
             pipe.send(_served(pipe.recv_bytes(), pipe))

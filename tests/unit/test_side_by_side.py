@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from multiprocessing.connection import Pipe
 from pathlib import Path
 
 import pytest
@@ -149,3 +151,17 @@ def test_runs_end_when_their_parent_is_killed(tmp_path):
     process.kill()
     process.communicate(timeout=60)
     assert gone(children)
+
+
+def test_a_run_ends_when_its_parent_was_gone_before_it_came_up(tmp_path):
+    """What it was to do had been sent already, and its pipe is open: it sees neither its parent go nor an end."""
+    ours, theirs = Pipe()
+    with ours, theirs:
+        ours.send_bytes(pickle.dumps(sys.argv))
+        ours.send_bytes(pickle.dumps(request(tmp_path, "Slow")))
+        late = f"from morphling.run.side_by_side import serve; serve({theirs.fileno()}, {os.getppid()})"
+        ended = subprocess.run(
+            [sys.executable, "-c", late], env=ENV, pass_fds=[theirs.fileno()], timeout=300, check=False
+        )
+    assert ended.returncode == 0
+    assert left(tmp_path) == []
