@@ -41,7 +41,8 @@ class View(Protocol):
     """Read-only.  Arrays have one entry per device, in fleet order.
 
     No future bandwidth and no future churn: the rate of a link is its nominal rate (constant, or the time-mean of its
-    trace) until transfers have been observed, then a running estimate of those.
+    trace) until transfers have been observed, then a running estimate of those.  A transfer that the coordinator's own
+    full link held up shows only that the device's link is at least that fast.
     """
 
     @property
