@@ -169,8 +169,10 @@ class Results:
         if "estimate_s" in said:
             bounds = ", ".join(f"{k} {seconds_text(v)}" for k, v in said.get("lower_bounds", {}).items() if v > 0)
             words = [f"plan: estimated {seconds_text(said['estimate_s'])} an iteration"]
+            if ratio := self._beyond_estimate(said["estimate_s"]):
+                words.append(f"iterations took {ratio:.2f} times that")
             if bounds:
-                words.append(f"at nominal rates no plan beats {bounds}")
+                words.append(f"at the rates it reckoned with no plan beats {bounds}")
             if "load_imbalance" in said:
                 words.append(f"the slowest device takes {said['load_imbalance']:.1%} more than the mean")
             lines.append("; ".join(words))
@@ -184,6 +186,13 @@ class Results:
             spans = "1 interval (at" if count == 1 else f"{count:,} intervals (first at"
             lines.append(f"paused: nobody was online for {paused} in {spans} {first})")
         return lines + [f"note: {text}" for text in self.manifest.get("notes", [])]
+
+    def _beyond_estimate(self, estimate_s: float) -> float | None:
+        """Mean iteration over the estimate, where they differ by a tenth or more."""
+        took = self.metrics.get("iteration_time_s")
+        if not took or not estimate_s or abs(took / estimate_s - 1) < 0.1:
+            return None
+        return float(took / estimate_s)
 
     def _repr_html_(self) -> str:
         rows = "".join(

@@ -512,3 +512,18 @@ def test_numbers_for_people(folder):
     # this run lost rows and had two iterations, but no pause, no heat, no battery, and no waiting, set-up or moves
     assert results.table().row_count == len(results.summary()) - 3 - 4 - 2 - 3
     assert "2.25 KiB" in results._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("took", "words"),
+    [
+        (10.5, "plan: estimated 10.00 s an iteration"),
+        (None, "plan: estimated 10.00 s an iteration"),
+        (29.7, "plan: estimated 10.00 s an iteration; iterations took 2.97 times that"),
+        (5.0, "plan: estimated 10.00 s an iteration; iterations took 0.50 times that"),
+    ],
+)
+def test_an_estimate_that_did_not_come_true_says_so(tmp_path, took, words):
+    manifest = {"strategy": {"estimate_s": 10.0, "lower_bounds": {"uplink": 2.0, "compute": 0.0}}}
+    (note,) = Results(tmp_path, {"iteration_time_s": took}, manifest).notes()
+    assert note == f"{words}; at the rates it reckoned with no plan beats uplink 2.000 s"
