@@ -19,7 +19,7 @@ import numpy as np
 
 from morphling.engine import Engine
 from morphling.executors.analytic import Analytic
-from morphling.fleet import Availability
+from morphling.fleet import Availability, Thermal
 from morphling.fleet.published import fleet_from_arrays
 from morphling.strategies.fedavg import FedAvg, FedAvgConfig
 from morphling.strategies.fedbuff import FedBuff, FedBuffConfig
@@ -27,10 +27,16 @@ from morphling.testing import tiny_workload
 
 CLIENTS = 10_000
 FAR = 1 << 62
+PHONE = {
+    "ambient_c": 25.0, "ambient_to_case": 6.0, "case_s": 200.0, "case_cooling_s": 600.0, "junction_to_case": 2.1,
+    "junction_s": 10.0, "trip_c": 41.5, "hysteresis_k": 1.5, "clock_floor": 0.55, "clock_steps": 0,
+    "power_exponent": 2.0, "static_share": 0.2,
+}  # fmt: skip
+"""A phone with a warm case, `morphling.fleet.Thermal`."""
 
 
-def fleet(*, churn: bool = False) -> Any:
-    """10,000 unlike clients; with churn each is here for 20 to 60 s and then away for as long."""
+def fleet(*, churn: bool = False, heat: bool = False) -> Any:
+    """10,000 unlike clients; with churn each is here for 20 to 60 s and then away for as long; with heat all warm."""
     rng = np.random.default_rng(0)
     there = fleet_from_arrays(
         flops=rng.uniform(1e12, 4e12, CLIENTS),
@@ -39,6 +45,9 @@ def fleet(*, churn: bool = False) -> Any:
         memory_bytes=1 << 30,
         latency_ns=10**7,
     )
+    if heat:
+        warms = {name: np.full(CLIENTS, value) for name, value in PHONE.items()}
+        there = replace(there, idle_w=np.full(CLIENTS, 0.5), max_w=np.full(CLIENTS, 5.0), thermal=Thermal(**warms))
     if not churn:
         return there
     spans = np.cumsum(rng.integers(20 * 10**9, 60 * 10**9, (CLIENTS, 40)), axis=1)
@@ -66,17 +75,18 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer reports and repeats")
     quick = parser.parse_args().quick
     repeats = 1 if quick else 3
-    always, coming = fleet(), fleet(churn=True)
+    always, coming, warm = fleet(), fleet(churn=True), fleet(churn=True, heat=True)
     began = time.perf_counter()
     replay(lambda: FedAvg(FedAvgConfig()), always, 1, 1)
-    replay(lambda: FedBuff(FedBuffConfig()), always, 1, 1)
+    for there in (always, warm):
+        replay(lambda: FedBuff(FedBuffConfig()), there, 1, 1)
     line("compile or load the kernels", f"{time.perf_counter() - began:.1f} s", "once per installation, then a cache")
     for name, there in (("always here", always), ("with churn", coming)):
         span, said = replay(lambda: FedAvg(FedAvgConfig(clients_per_round=100)), there, 100, repeats)
         line(f"FedAvg, {CLIENTS:,} clients {name}, 100 rounds of 100", f"{span:.2f} s", said["summary"][0])
     for ahead in (1, 8, 64):
         updates = (3_000 if quick else 15_000) if ahead == 1 else (1_000 if quick else 5_000)
-        for name, there in (("always here", always), ("with churn", coming)):
+        for name, there in (("always here", always), ("with churn", coming), ("churn and heat", warm)):
             config = FedBuffConfig(concurrency=100, buffer_size=10, draw_ahead=ahead)
             span, said = replay(lambda c=config: FedBuff(c), there, updates, repeats)
             what = f"FedBuff, 100 of {CLIENTS:,} at once, {name}, draw_ahead {ahead}"

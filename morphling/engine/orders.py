@@ -2,7 +2,7 @@
 
 Two ways with the same rows, draws and instants.  `OrderByDispatch` sends each row as a dispatch of its own, through
 whichever lane the run has.  `OrderInKernel` leaves it all to one kernel, joins and leaves among it: in the closed lane,
-without heat, and where the executor says how long a row takes whenever it starts.
+where the executor says how long a row takes whenever it starts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def begin_order(engine: Engine, order: StandingOrder) -> OrderByDispatch:
     sent = Sent(engine.serial, order.tag, order.tasks, engine.now_ns / 1e9, order.label)
     engine.executor.sent(engine.serial, Dispatch(order.tasks, All(), order.tag, order.label), engine.strategy)
     engine.serial += 1
-    fast = isinstance(engine.lane, ClosedLane) and engine.heat is None and engine.executor.stationary
+    fast = isinstance(engine.lane, ClosedLane) and engine.executor.stationary
     return (OrderInKernel if fast else OrderByDispatch)(engine, order, sent)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy as np
 from morphling.engine.closed_lane import NEVER_ENDS, TRACE_ENDED, ClosedLane, Trouble, views
 from morphling.engine.compiled import is_loaded, kernels
 from morphling.engine.faults import never_finishes
+from morphling.engine.heat import watch
 from morphling.engine.kernels import records as K  # noqa: N812 - a table of column names
-from morphling.engine.kernels.records import ClosedRows, Order, Times
+from morphling.engine.kernels.records import ClosedRows, Heat, Order, Times
 from morphling.engine.orders import OrderByDispatch, recorded
 from morphling.engine.running import Running
 from morphling.interfaces.strategy import All, Decisions, Progress, Sent, StandingOrder
@@ -38,7 +40,7 @@ class OrderInKernel(OrderByDispatch):
         assert isinstance(engine.lane, ClosedLane)  # noqa: S101 - the caller's condition
         assert self.durations is not None  # noqa: S101 - likewise
         self.lane, tasks, n = engine.lane, order.tasks, len(order.tasks)
-        full = self.durations[0]
+        full, clocked = self.durations
         self.rows = ClosedRows(
             tasks.device,
             tasks.bytes_in,
@@ -48,10 +50,11 @@ class OrderInKernel(OrderByDispatch):
             tasks.dep_ptr,
             tasks.dep_idx,
             full,
-            full,
+            full if clocked is None else clocked,
         )
         time, who, until = engine.agenda
         limit = min(order.at_once, n)
+        warm = 0 if engine.heat is None else n
         state = np.zeros(K.ORDER_STATES, np.int64)
         state[K.AT_ONCE], state[K.REPLACED], state[K.MOMENT_NOW] = limit, -1, engine.now_ns
         self.synced = int(np.searchsorted(time, engine.now_ns, "right"))  # until now the engine has done it
@@ -72,16 +75,18 @@ class OrderInKernel(OrderByDispatch):
             time,
             who,
             until,
+            np.zeros((warm, K.STATES)),
+            np.zeros((warm, 2), np.int64),
         )
-        self.times = Times._make((*np.full((7, ROOM), -1, np.int64), np.zeros(ROOM, np.uint8), full))
+        self.times = Times._make(
+            (*np.full((7, ROOM), -1, np.int64), np.zeros(ROOM, np.uint8), np.zeros(ROOM, np.int64))
+        )
         self.untold = False
         self.rebuild()
 
     def rebuild(self) -> None:
         """Make the arguments of both kernels again after an array was replaced."""
-        # what is worked is only written with heat; it has as many entries as there are starts
-        out = self.times._replace(worked=self.times.settled)
-        part = self.lane.one_part
+        out, part = self.times, self.lane.one_part
         self.compiled_args = (self.lane.links, self.lane.devices, self.rows, out, self.order_arrays)
         self.fixed = (
             self.lane.link_views,
@@ -91,6 +96,7 @@ class OrderInKernel(OrderByDispatch):
             views(self.order_arrays),
         )
         self.parts: Any = part, memoryview(part)  # type: ignore[arg-type] # numpy arrays are buffers
+        self.heats: Any = self.lane.heat, self.lane.heat_views
 
     # ------------------------------------------------------------------------------------------------------- the order
 
@@ -101,6 +107,23 @@ class OrderInKernel(OrderByDispatch):
         o.place[here] = np.arange(len(here))
         self.state[K.IDLE], self.state[K.FILLING] = len(here), 1
         self.engine.agenda_turn += 1  # from now on joins and leaves are done here
+        self.draw()
+        if self.engine.heat is not None:
+            self.follow(here.tolist(), self.engine.heat)
+
+    def draw(self) -> None:
+        """Random numbers for the next draws."""
+        self.order_arrays.number[:] = self.engine.view.random("selection").random(BLOCK)
+        self.state[K.DRAWS] = BLOCK
+
+    def follow(self, idle: list[int], heat: Heat) -> None:
+        """Follow the heat of the first of each group to be drawn now: the table has many who never are."""
+        for number in self.order_arrays.number[::-1][: min(int(self.state[K.AT_ONCE]), len(idle), BLOCK)]:
+            at = int(number * len(idle))
+            row, idle[at] = idle[at], idle[-1]
+            idle.pop()
+            watch(heat, self.engine.fleet, self.order.tasks.take([row]))
+        watch(heat, self.engine.fleet, self.order.tasks)  # groups of which nobody is drawn now
 
     def advance(self, until_ns: int) -> bool:
         """Run to the next news, at most to ``until_ns``; returns whether there are any, to be told at their instant."""
@@ -112,10 +135,9 @@ class OrderInKernel(OrderByDispatch):
             compiled = lane.force if lane.force is not None else is_loaded() or started > COMPILE_AFTER
             args = self.compiled_args if compiled else self.fixed
             run = kernels(compiled=compiled).order_run
-            why = run(*args, lane.size, self.parts[not compiled], until_ns)
+            why = run(*args, lane.size, self.parts[not compiled], until_ns, self.heats[not compiled])
             if why == K.DRAW:
-                self.order_arrays.number[:] = self.engine.view.random("selection").random(BLOCK)
-                state[K.DRAWS] = BLOCK
+                self.draw()
             elif why == K.GROW:
                 self.grow()
             else:
@@ -142,7 +164,7 @@ class OrderInKernel(OrderByDispatch):
         """Room for more starts, or for more rows that are lost before the next news."""
         o = self.order_arrays
         if self.state[K.STARTED] == len(o.row):
-            self.times = Times._make((*(np.concatenate([x, x]) for x in self.times[:8]), self.times.worked))
+            self.times = Times._make(np.concatenate([x, x]) for x in self.times)
             o = o._replace(row=np.concatenate([o.row, o.row]), after=np.concatenate([o.after, o.after]))
         if self.state[K.LOST_NEW] == len(o.lost):
             o = o._replace(lost=np.concatenate([o.lost, o.lost]))
@@ -181,6 +203,9 @@ class OrderInKernel(OrderByDispatch):
         self.sync()
         n = int(state[K.STARTED])
         cut = self.under_way()
+        if self.lane.heat is not None:
+            for start in cut.tolist():
+                self.cool_back(start, self.lane.heat)
         for begun, ended in zip(times[0:6:2], times[1:6:2], strict=True):
             late = cut[ended[cut] > now]
             ended[late] = -1
@@ -191,11 +216,33 @@ class OrderInKernel(OrderByDispatch):
         rows = self.order_arrays.row[:n].copy()
         for column in self.lane.devices[:3]:
             column[self.rows.device[rows[cut]]] = now
-        kept = (*(x[:n].copy() for x in times[:7]), self.rows.duration[rows])
+        worked = self.rows.duration[rows] if self.lane.heat is None else times.worked[:n].copy()
+        kept = (*(x[:n].copy() for x in times[:7]), worked)
         self.engine.records.append(recorded(self.sent, self.time_ns, rows, kept, times.lost[:n].astype(bool)))
         self.engine.rows_settled += len(cut)
         self.engine.serial += n
         self.engine.turn(int(state[K.AGENDA_AT]))
+
+    def cool_back(self, start: int, heat: Heat) -> None:
+        """A row that is withdrawn has warmed its device until now and no longer; play it again up to now."""
+        row = int(self.order_arrays.row[start])
+        device, began = int(self.rows.device[row]), int(self.times.down_start[start])
+        heat.state[device, : K.STATES] = self.order_arrays.warm[row]
+        heat.clock[device, [K.SINCE, K.ACTS_AT]] = self.order_arrays.warm_at[row]
+        for column in self.lane.devices[:3]:
+            column[device] = began
+        part, tasks = slice(row, row + 1), self.order.tasks.take([row])
+        again = Running(
+            self.sent.serial,
+            replace(self.sent, tasks=tasks),
+            All(),
+            began,
+            self.rows.duration[part],
+            clocked=self.rows.clocked[part],
+            cut_ns=self.engine.now_ns,
+        )
+        self.lane.resolve(again)
+        self.times.worked[start] = again.worked[0]
 
     def on_joined(self, devices: IntArray, view: View) -> Decisions:  # noqa: ARG002 - the order is told
         """They came at the instant at which the order was given, which knew of them."""

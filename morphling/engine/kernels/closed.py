@@ -44,6 +44,8 @@ def run_closed(k, dev, rows, out, now, cut, coordinator, part_of, part, h):
             at = min(doomed, limit)
             out.settled[i] = at
             out.lost[i] = 1
+            if h is not None:
+                out.worked[i] = 0
             if at >= dev.off[d]:  # the device leaves at that instant too: nothing moves up any more
                 at = dev.off[d] + 1
             if rows.bytes_in[i] > 0 or rows.overlap[i] == 0:  # until then it stood in its queues, the next behind it
@@ -67,7 +69,8 @@ def run_closed(k, dev, rows, out, now, cut, coordinator, part_of, part, h):
             ce = cs + duration
             us = ue = settled = ce
             nd, nc, nu = fd, ce, fu
-            worked = duration
+            if h is not None:
+                worked = max(min(ce, limit) - cs, 0)
         else:
             bits_in, bits_out = rows.bytes_in[i] * MILLIBITS, rows.bytes_out[i] * MILLIBITS
             latency = k.device[d, LATENCY]
@@ -84,7 +87,7 @@ def run_closed(k, dev, rows, out, now, cut, coordinator, part_of, part, h):
                 nc = ce = begin + duration
                 if h is not None:
                     nc = ce = heat_run(h, d, begin, duration, stretch, limit, False)
-                    worked = ce - begin
+                    worked = max(min(ce, limit) - begin, 0)
                 de = nd + latency if bits_in > 0 else nd
                 ue = nu + latency if bits_out > 0 else nu
                 settled = max(max(de, ce), ue)
@@ -129,7 +132,7 @@ def run_closed(k, dev, rows, out, now, cut, coordinator, part_of, part, h):
                     nc = ce = start + work_now
                     if h is not None:
                         nc = ce = heat_run(h, d, start, work_now, stretch, limit, False)
-                        worked += ce - start
+                        worked += max(min(ce, limit) - start, 0)
                     if bits_out > 0:
                         start = max(nc, nu)
                         if tile == 0:

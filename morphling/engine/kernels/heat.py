@@ -152,6 +152,7 @@ def heat_run(h, d, start, work, stretch, limit, undo):
     the state before is kept, for `heat_cut`.
     """
     if h.law[d, SLOWS] == 0.0 or work == 0 or start >= limit:
+        h.clock[d, RUN_END] = start + work
         return start + work
     heat_idle(h, d, start)
     if undo:
@@ -230,9 +231,11 @@ def heat_run(h, d, start, work, stretch, limit, undo):
 
 def heat_cut(h, d, now):
     """What a device computes is cut at ``now``: take it back, run it until now.  Returns the time not worked, ns."""
-    if h.law[d, SLOWS] == 0.0 or h.clock[d, RUN_END] <= now:
+    if h.clock[d, RUN_END] <= now:
         return 0
     unworked = h.clock[d, RUN_END] - now
+    if h.law[d, SLOWS] == 0.0:
+        return unworked
     for j in range(STATES):
         h.state[d, j] = h.state[d, STATES + j]
     h.clock[d, ACTS_AT] = h.clock[d, ACTED_AT]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from morphling.engine.kernels.closed import run_closed
 from morphling.engine.kernels.records import (
+    ACTS_AT,
     AGENDA_AT,
     AT_ONCE,
     DONE_EVER,
@@ -22,7 +23,9 @@ from morphling.engine.kernels.records import (
     NOTICE,
     REACHED,
     REPLACED,
+    SINCE,
     STARTED,
+    STATES,
     STUCK,
     TROUBLE,
     UNDER_WAY,
@@ -94,7 +97,7 @@ def idle_take(o, at):
     return r
 
 
-def order_fill(k, dev, rows, out, o, coordinator, part_of):
+def order_fill(k, dev, rows, out, o, coordinator, part_of, h):
     """Start rows until enough are under way or nobody is idle; returns `REACHED`, or why it stopped before that."""
     s = o.state
     while s[UNDER_WAY] < s[AT_ONCE] and s[IDLE] > 0:
@@ -105,8 +108,14 @@ def order_fill(k, dev, rows, out, o, coordinator, part_of):
             return GROW
         s[DRAWS] -= 1
         r = idle_take(o, int(o.number[s[DRAWS]] * s[IDLE]))
-        if o.online[rows.device[r]] == 0:  # it has left at this very instant
+        d = rows.device[r]
+        if o.online[d] == 0:  # it has left at this very instant
             continue
+        if h is not None:  # a row that is withdrawn takes its warmth back
+            for j in range(STATES):
+                o.warm[r, j] = h.state[d, j]
+            o.warm_at[r, 0] = h.clock[d, SINCE]
+            o.warm_at[r, 1] = h.clock[d, ACTS_AT]
         o.row[i] = r
         o.after[i] = s[DONE_EVER]
         code = run_closed(
@@ -139,7 +148,7 @@ def order_fill(k, dev, rows, out, o, coordinator, part_of):
             coordinator,
             part_of,
             -1,
-            None,
+            h,
         )
         s[STARTED] = i + 1
         if code > 0:
@@ -150,7 +159,7 @@ def order_fill(k, dev, rows, out, o, coordinator, part_of):
     return REACHED
 
 
-def order_run(k, dev, rows, out, o, coordinator, part_of, until):
+def order_run(k, dev, rows, out, o, coordinator, part_of, until, h):
     """Carry out a standing order up to and including ``until``.
 
     At one instant: devices leave and join, rows that settle are replaced in the order in which they started, then those
@@ -166,7 +175,7 @@ def order_run(k, dev, rows, out, o, coordinator, part_of, until):
             s[FILLING] = 1
         if s[FILLING] == 1:
             if s[UNDER_WAY] < s[AT_ONCE] and s[IDLE] > 0:  # the call alone costs as much as a join
-                why = order_fill(k, dev, rows, out, o, coordinator, part_of)
+                why = order_fill(k, dev, rows, out, o, coordinator, part_of, h)
                 if why != REACHED:
                     return why
             s[FILLING] = 0

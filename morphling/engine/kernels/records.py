@@ -277,3 +277,5 @@ class Order(NamedTuple):
     agenda_time: Any  # int64[A], with the next two: who leaves (until -1) or joins when, and until when
     agenda_who: Any
     agenda_until: Any
+    warm: Any  # float64[n, 7]: `Heat.state` of each row's device before its last start; no rows without heat
+    warm_at: Any  # int64[n, 2]: likewise the time of that state, and when the governor may act
