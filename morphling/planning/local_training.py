@@ -13,6 +13,8 @@ import numpy as np
 from morphling.errors import Infeasible
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
+from morphling.planning.layer_costs import layer_costs
+from morphling.planning.layer_products import list_columns
 from morphling.planning.training_memory import (
     DeviceMemory,
     head_activation_bytes,
@@ -181,6 +183,7 @@ def local_training(config: LocalTrainingConfig, view: View) -> LocalTraining:
         bytes_out=ceil(count * config.upload_bytes_per_parameter / config.compression),
         memory_bytes=0.0,
         resident_bytes=memory.total,
+        **list_columns([layer_costs(work, batch).whole().products], 0, samples / batch),
     )
     fits = fleet.memory_bytes >= memory.total
     able = ~np.isnan(fleet.compute_flops(work.dtype))
