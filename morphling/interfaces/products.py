@@ -37,25 +37,29 @@ class Products:
     """An immutable list of products; equal lists are one object (in a process), so that lists are compared at no cost.
 
     entries : in order
-    flops, elements : sums over them; elements times the size of the row's dtype is what they move at least, in bytes
+    flops : of all of them
+    elements : what the ``memory_bytes`` of a row hold for them, in elements of the row's dtype; the rest of these bytes
+        is other operations'.  Left out, each operand and result once a call
     """
 
     __slots__ = ("__weakref__", "elements", "entries", "flops")
     entries: tuple[BatchedProduct, ...]
     flops: float
     elements: float
-    _known: ClassVar[WeakValueDictionary[tuple[BatchedProduct, ...], Products]] = WeakValueDictionary()
+    _known: ClassVar[WeakValueDictionary[tuple[Any, ...], Products]] = WeakValueDictionary()
 
-    def __new__(cls, entries: Iterable[tuple[float, ...]]) -> Products:  # noqa: PYI034 - the class is final in all but name
+    def __new__(cls, entries: Iterable[tuple[float, ...]], elements: float | None = None) -> Products:  # noqa: PYI034 - the class is final in all but name
         """``ValueError`` for an empty list, sizes that are no whole numbers from 1 on, and calls of 0 or less."""
-        key = tuple(_checked(*entry) for entry in entries)
+        listed = tuple(_checked(*entry) for entry in entries)
+        moved = sum(p.elements for p in listed) if elements is None else float(elements)
+        key = listed, moved
         found = cls._known.get(key)
         if found is None:
-            if not key:
-                raise ValueError("products: at least one is needed; a row of none has no list")
+            if not listed or not (isfinite(moved) and moved >= 0):
+                raise ValueError("products: at least one is needed, and elements from 0 on; a row of none has no list")
             found = super().__new__(cls)
             for name, value in (
-                ("entries", key), ("flops", sum(p.flops for p in key)), ("elements", sum(p.elements for p in key)),
+                ("entries", listed), ("flops", sum(p.flops for p in listed)), ("elements", moved),
             ):  # fmt: skip
                 object.__setattr__(found, name, value)
             cls._known[key] = found
@@ -67,11 +71,11 @@ class Products:
 
     def __reduce__(self) -> tuple[type[Products], tuple[Any, ...]]:
         """Out of a pickle comes the one object of its process."""
-        return Products, (tuple(map(tuple, self.entries)),)
+        return Products, (tuple(map(tuple, self.entries)), self.elements)
 
     def __repr__(self) -> str:
-        """The entries."""
-        return f"Products({[tuple(p) for p in self.entries]})"
+        """All that it holds."""
+        return f"Products({[tuple(p) for p in self.entries]}, {self.elements})"
 
 
 def _checked(m: float, n: float, k: float, batch: float = 1, calls: float = 1.0) -> BatchedProduct:

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from morphling.interfaces.products import BatchedProduct
 from morphling.planning.layer_products import NO_PRODUCTS, LayerProducts, Shape, shape_of
 from morphling.types import FloatArray, IntArray, Kind, Phase
 from morphling.workload import GemmDag, Workload, training_step
@@ -180,7 +181,13 @@ def _products(
     known: dict[LayerProducts, LayerProducts] = {}
 
     def one(calls: dict[Shape, float]) -> LayerProducts:
-        made = LayerProducts(tuple(calls.items()), batch_size)
+        made = LayerProducts(tuple(calls.items()), batch_size, _elements(calls, batch_size))
         return known.setdefault(made, made)
 
     return tuple(tuple(one(calls) for calls in of) for of in found)
+
+
+def _elements(calls: dict[Shape, float], batch_size: int) -> float:
+    """Of all operands and results, each once."""
+    whole = (BatchedProduct(*shape.of(batch_size), n) for shape, n in calls.items())
+    return sum(p.elements for p in whole)

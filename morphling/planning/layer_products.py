@@ -42,13 +42,26 @@ class Shape(NamedTuple):
     grows: Side
     cut: Side
 
+    def of(self, sequences: int) -> tuple[int, int, int, int]:
+        """m, n, k and batch for so many sequences at once."""
+        m, n, k, batch = (
+            x * sequences if side == self.grows else x for side, x in zip(self._fields, self[:4], strict=False)
+        )
+        return m, n, k, batch
+
 
 @dataclass(frozen=True)
 class LayerProducts:
-    """Products of ``sequences`` sequences at once: (shape for one of them, calls), each shape once."""
+    """Products of ``sequences`` sequences at once.
+
+    shapes : (shape for one sequence, calls), each shape once
+    elements : of their operands and results, as the bytes of the layers count them: for all sequences, on all devices
+        that share them
+    """
 
     shapes: tuple[tuple[Shape, float], ...]
     sequences: int
+    elements: float
 
     def __add__(self, other: LayerProducts) -> LayerProducts:
         if not self.shapes or not other.shapes:
@@ -58,15 +71,18 @@ class LayerProducts:
         calls = dict(self.shapes)
         for shape, more in other.shapes:
             calls[shape] = calls.get(shape, 0.0) + more
-        return LayerProducts(tuple(calls.items()), self.sequences)
+        return LayerProducts(tuple(calls.items()), self.sequences, self.elements + other.elements)
 
     def times(self, share: float) -> LayerProducts:
         """Each call so many times."""
-        return LayerProducts(tuple((shape, calls * share) for shape, calls in self.shapes), self.sequences)
+        shapes = tuple((shape, calls * share) for shape, calls in self.shapes)
+        return LayerProducts(shapes, self.sequences, self.elements * share)
 
     def cut(self, ways: int) -> LayerProducts:
         """A ``ways``-th under tensor parallelism; of a side that does not divide, the larger part, in fewer calls."""
-        return self if ways == 1 else LayerProducts(_cut(self.shapes, ways), self.sequences)
+        if ways == 1:
+            return self
+        return LayerProducts(_cut(self.shapes, ways), self.sequences, self.elements / ways)
 
     def part(self, share: float) -> Products | None:
         """What a device executes of ``share`` times the sequences; None if there is no product.
@@ -77,7 +93,7 @@ class LayerProducts:
         return _part(self, float(share)) if self.shapes and share > 0 else None
 
 
-NO_PRODUCTS: Final = LayerProducts((), 0)
+NO_PRODUCTS: Final = LayerProducts((), 0, 0.0)
 
 
 @lru_cache(maxsize=4096)
@@ -86,7 +102,7 @@ def _cut(shapes: tuple[tuple[Shape, float], ...], ways: int) -> tuple[tuple[Shap
     for shape, calls in shapes:
         whole: int = getattr(shape, shape.cut)
         side = -(-whole // ways)
-        smaller = _with(shape, shape.cut, side)
+        smaller = Shape._make(side if name == shape.cut else x for name, x in zip(Shape._fields, shape, strict=True))
         out[smaller] = out.get(smaller, 0.0) + calls * (whole / ways / side)
     return tuple(out.items())
 
@@ -100,13 +116,9 @@ def _part(products: LayerProducts, share: float) -> Products:
     calls: dict[tuple[int, ...], float] = {}
     for at_once, how_often in ((products.sequences, float(times)), (ceil(rest), rest / ceil(rest) if rest else 0.0)):
         for shape, each in products.shapes if how_often else ():
-            key = _with(shape, shape.grows, getattr(shape, shape.grows) * at_once)[:4]
+            key = shape.of(at_once)
             calls[key] = calls.get(key, 0.0) + each * how_often
-    return Products((*key, n) for key, n in calls.items())
-
-
-def _with(shape: Shape, side: Side, size: int) -> Shape:
-    return Shape._make(size if name == side else x for name, x in zip(Shape._fields, shape, strict=True))
+    return Products(((*key, n) for key, n in calls.items()), products.elements * share)
 
 
 def shape_of(dag: GemmDag, node: int, batch_size: int) -> Shape:
