@@ -201,24 +201,22 @@ def _listed(products: ArrayLike, size: int) -> Int32Array:
 
 def _check_lists(table: TaskTable, given: NDArray[Any]) -> None:
     """``ValueError`` for a list that does not exist, or that a row cannot consist of."""
-    lists = table.product_lists
-    if given.dtype.kind not in "iu" or ((given < NO_LIST) | (given >= len(lists))).any():
+    lists, named = table.product_lists, table.products >= 0
+    if given.dtype.kind not in "iu" or (given.size and (given.min() < NO_LIST or given.max() >= len(lists))):
         wrong = given.ravel()[int(np.argmax((given < NO_LIST) | (given >= len(lists))))]
         raise ValueError(f"column products: {wrong} is none of {len(lists)} lists (-1: no list)")
-    rows = np.flatnonzero(table.products >= 0)
-    own = np.array([x.flops for x in lists])[table.products[rows]]
-    over = own > table.flops[rows] * (1 + FLOPS_ROUNDING)
+    own = np.array([*(x.flops for x in lists), 0.0])[table.products]
+    over = own > table.flops * (1 + FLOPS_ROUNDING)
     if over.any():
         i = int(np.argmax(over))
         raise ValueError(
-            f"column products: the products of row {rows[i]} are {own[i]:.12g} FLOPs, the row has "
-            f"{table.flops[rows[i]]:.12g}"
+            f"column products: the products of row {i} are {own[i]:.12g} FLOPs, the row has {table.flops[i]:.12g}"
         )
-    other = (table.kind[rows] != Kind.GEMM) | (table.m[rows] > 0)
+    other = named & ((table.kind != Kind.GEMM) | (table.m > 0))
     if other.any():
         raise ValueError(
-            f"column products: row {rows[int(np.argmax(other))]} has a shape of its own, or is no GEMM row; lists are "
-            "for rows that are sums of products"
+            f"column products: row {int(np.argmax(other))} has a shape of its own, or is no GEMM row; lists are for "
+            "rows that are sums of products"
         )
 
 

@@ -5,7 +5,7 @@ The numbers are sums over the GEMM DAG of `morphling.workload`; how layers are s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -50,6 +50,7 @@ class LayerCosts:
         norm, LM head, loss): FLOPs and bytes
     optimizer : FLOPs and bytes of the optimizer, for all parameters
     products : by phase, the products of each layer, of the first and of the last
+    known : what `inner` was asked for
     """
 
     batch_size: int
@@ -59,6 +60,7 @@ class LayerCosts:
     last: FloatArray
     optimizer: Work
     products: tuple[tuple[LayerProducts, ...], ...]
+    known: dict[tuple[int, int, tuple[Phase, ...]], Work] = field(default_factory=dict, repr=False)
 
     @property
     def layers(self) -> int:
@@ -76,7 +78,12 @@ class LayerCosts:
 
     def inner(self, start: int, end: int, *phases: Phase) -> Work:
         """Layers ``start`` to ``end`` (exclusive) without the ends of the model."""
-        x = list(map(int, phases))
+        key = start, end, phases
+        if key not in self.known:
+            self.known[key] = self._inner(start, end, list(map(int, phases)))
+        return self.known[key]
+
+    def _inner(self, start: int, end: int, x: list[int]) -> Work:
         products = sum((self.products[p][layer] for p in x for layer in range(start, end)), NO_PRODUCTS)
         flops, traffic = (float(table[x, start:end].sum()) for table in (self.flops, self.memory_bytes))
         return Work(flops, traffic, products)
@@ -178,11 +185,13 @@ def _products(
         calls = found[phase[node]][place[node]]
         shape = shape_of(dag, node, batch_size)
         calls[shape] = calls.get(shape, 0.0) + 1.0
-    known: dict[LayerProducts, LayerProducts] = {}
+    known: dict[tuple[tuple[Shape, float], ...], LayerProducts] = {}
 
     def one(calls: dict[Shape, float]) -> LayerProducts:
-        made = LayerProducts(tuple(calls.items()), batch_size, _elements(calls, batch_size))
-        return known.setdefault(made, made)
+        key = tuple(calls.items())
+        if key not in known:
+            known[key] = LayerProducts(key, batch_size, _elements(calls, batch_size))
+        return known[key]
 
     return tuple(tuple(one(calls) for calls in of) for of in found)
 

@@ -50,9 +50,12 @@ class Shape(NamedTuple):
         return m, n, k, batch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerProducts:
     """Products of ``sequences`` sequences at once.
+
+    Layers are alike, so sums and shares of the same lists are asked for again and again: they are made once, and are
+    the same object.
 
     shapes : (shape for one sequence, calls), each shape once
     elements : of their operands and results, as the bytes of the layers count them: for all sequences, on all devices
@@ -66,23 +69,15 @@ class LayerProducts:
     def __add__(self, other: LayerProducts) -> LayerProducts:
         if not self.shapes or not other.shapes:
             return self if self.shapes else other
-        if self.sequences != other.sequences:
-            raise ValueError(f"products of {self.sequences} and of {other.sequences} sequences have no sum")
-        calls = dict(self.shapes)
-        for shape, more in other.shapes:
-            calls[shape] = calls.get(shape, 0.0) + more
-        return LayerProducts(tuple(calls.items()), self.sequences, self.elements + other.elements)
+        return _sum(self, other)
 
     def times(self, share: float) -> LayerProducts:
         """Each call so many times."""
-        shapes = tuple((shape, calls * share) for shape, calls in self.shapes)
-        return LayerProducts(shapes, self.sequences, self.elements * share)
+        return _times(self, share)
 
     def cut(self, ways: int) -> LayerProducts:
         """A ``ways``-th under tensor parallelism; of a side that does not divide, the larger part, in fewer calls."""
-        if ways == 1:
-            return self
-        return LayerProducts(_cut(self.shapes, ways), self.sequences, self.elements / ways)
+        return self if ways == 1 else _cut(self, ways)
 
     def part(self, share: float) -> Products | None:
         """What a device executes of ``share`` times the sequences; None if there is no product.
@@ -97,14 +92,30 @@ NO_PRODUCTS: Final = LayerProducts((), 0, 0.0)
 
 
 @lru_cache(maxsize=4096)
-def _cut(shapes: tuple[tuple[Shape, float], ...], ways: int) -> tuple[tuple[Shape, float], ...]:
+def _sum(one: LayerProducts, other: LayerProducts) -> LayerProducts:
+    if one.sequences != other.sequences:
+        raise ValueError(f"products of {one.sequences} and of {other.sequences} sequences have no sum")
+    calls = dict(one.shapes)
+    for shape, more in other.shapes:
+        calls[shape] = calls.get(shape, 0.0) + more
+    return LayerProducts(tuple(calls.items()), one.sequences, one.elements + other.elements)
+
+
+@lru_cache(maxsize=4096)
+def _times(products: LayerProducts, share: float) -> LayerProducts:
+    shapes = tuple((shape, calls * share) for shape, calls in products.shapes)
+    return LayerProducts(shapes, products.sequences, products.elements * share)
+
+
+@lru_cache(maxsize=4096)
+def _cut(products: LayerProducts, ways: int) -> LayerProducts:
     out: dict[Shape, float] = {}
-    for shape, calls in shapes:
+    for shape, calls in products.shapes:
         whole: int = getattr(shape, shape.cut)
         side = -(-whole // ways)
         smaller = Shape._make(side if name == shape.cut else x for name, x in zip(Shape._fields, shape, strict=True))
         out[smaller] = out.get(smaller, 0.0) + calls * (whole / ways / side)
-    return tuple(out.items())
+    return LayerProducts(tuple(out.items()), products.sequences, products.elements / ways)
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,6 @@ Source: Shoeybi et al. 2019 (Megatron-LM); Korthikanti et al. 2022 (sequence par
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import gcd
 
 from morphling.errors import Infeasible
@@ -179,8 +178,6 @@ def _block(work: Work, ways: int, size: int, passes: int = 2) -> Block:
 
 def _halves(layer: Work, ways: int, size: int, passes: int) -> list[Block]:
     """A layer as two equal blocks: since all wait for each other anyway, only their sum matters."""
-    whole = _block(layer, ways, size, passes)
-    half = replace(
-        whole, flops=whole.flops / 2, memory_bytes=whole.memory_bytes / 2, products=whole.products.times(0.5)
-    )
+    products = layer.products.cut(ways).times(0.5)
+    half = Block(layer.flops / (2 * ways), layer.memory_bytes / (2 * ways), size, passes, products=products)
     return [half] * 2
