@@ -244,7 +244,8 @@ def shared_assumptions(config: LocalTrainingConfig) -> list[str]:
     )
     return [
         f"timing only: nothing is trained; a client trains {length}, one forward and its backward pass for each sample",
-        "download, training and upload of a client do not overlap; a launch is charged once, and memory traffic not",
+        "download, training and upload of a client do not overlap; memory traffic is not charged",
+        "a launch is charged once; under profiled and live for each product",
         "aggregation at the coordinator takes no time",
         "a device knows nothing of its last turn: it downloads the whole model every time",
     ]
