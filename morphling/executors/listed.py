@@ -8,6 +8,7 @@ not say; the calls of the products hide most of it).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -15,7 +16,12 @@ from morphling.executors.analytic import Analytic
 from morphling.interfaces.tasks import FLOPS_ROUNDING, TaskTable
 from morphling.types import BoolArray, DType, FloatArray, Int32Array, IntArray, Kind, item_bytes
 
-__all__ = ["Calls", "calls_of", "rest_flops", "rest_seconds", "with_list"]
+__all__ = ["WHOLE_LAYERS", "Calls", "calls_of", "rest_flops", "rest_seconds", "with_list"]
+
+
+WHOLE_LAYERS: Final = (
+    "rows that name their products: the sum of their calls, each with a launch, and the rest by the analytic roofline"
+)
 
 
 def with_list(tasks: TaskTable) -> BoolArray:

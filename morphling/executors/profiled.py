@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from morphling.errors import EngineError, InputError
 from morphling.executors.analytic import Analytic
 from morphling.executors.gemm_model import extrapolated, seconds
-from morphling.executors.listed import calls_of, rest_seconds, with_list
+from morphling.executors.listed import WHOLE_LAYERS, calls_of, rest_seconds, with_list
 from morphling.fleet import Fleet
 from morphling.fleet.gemm import GemmFit
 from morphling.interfaces.executor import Executor
@@ -23,9 +23,6 @@ __all__ = ["Profiled", "ProfiledConfig"]
 
 BLOCK: Final = 8192
 """Rows at once: the formula's temporary columns then stay in a core's cache."""
-WHOLE_LAYERS: Final = (
-    "rows that name their products: the sum of their calls, each with a launch, and the rest by the analytic roofline"
-)
 LAYOUT: Final = "contiguous row-major A[m x k] and B[k x n]"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from morphling.errors import EngineError, InputError, RunError
 from morphling.executors.analytic import Analytic
-from morphling.executors.listed import calls_of, rest_flops, rest_seconds, with_list
+from morphling.executors.listed import WHOLE_LAYERS, calls_of, rest_flops, rest_seconds, with_list
 from morphling.executors.live.backends import open_back_end
 from morphling.executors.live.cache import TimingCache, cache_folder
 from morphling.executors.live.measuring import Measurements
@@ -297,6 +297,7 @@ class Live(Executor):
             "clock": "wall time" if self.config.limiting == "enforced" else self.back_end.clock,
             "fingerprint": self.back_end.fingerprint(),
             "model": _MODEL if self.config.limiting == "virtual" else "t = launch + wall time at the device's rate",
+            "whole_layers": WHOLE_LAYERS,
             "partitions": {label: value for scale in self.scales.values() for label, value in _speeds(scale)},
             "devices": {f"{name}, {d.label}": v for d, s in self.scales.items() for name, v in self._devices(s)},
             "executed_as": {d.label: self._executed_as(d).label for d in self.scales},
