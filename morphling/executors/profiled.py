@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from morphling.errors import EngineError, InputError
 from morphling.executors.analytic import Analytic
 from morphling.executors.gemm_model import extrapolated, seconds
+from morphling.executors.listed import WHOLE_LAYERS, calls_of, rest_seconds, with_list
 from morphling.fleet import Fleet
 from morphling.fleet.gemm import GemmFit
 from morphling.interfaces.executor import Executor
 from morphling.interfaces.tasks import TaskTable
-from morphling.types import FAR_NS, SECOND_NS, BoolArray, DType, IntArray, Kind, item_bytes
+from morphling.types import FAR_NS, SECOND_NS, BoolArray, DType, FloatArray, IntArray, Kind, item_bytes
 
 __all__ = ["Profiled", "ProfiledConfig"]
 
@@ -39,10 +40,11 @@ class Profiled(Executor):
     """GEMM rows take what the fitted model of their device says; see `morphling.executors.gemm_model`.
 
     A row says m, n, k and FLOPs, and nothing of layout: operands are taken as contiguous and row-major.  A row of more
-    (or fewer) FLOPs than 2·m·n·k is that many products in one call.  Rows without a shape (element-wise work,
-    optimizers), devices without a fitted model where that is allowed, and the coordinator if its profile has none, are
-    timed by the roofline of `Analytic`.  ``describe`` and ``notes`` count rows by how they were timed, and those that
-    lie outside the sampled range.
+    (or fewer) FLOPs than 2·m·n·k is that many products in one call.  A row of whole layers that names its products
+    takes the sum of their calls, each with a launch, and the rest of its FLOPs and traffic by the roofline
+    (`morphling.executors.listed`).  Rows without either (element-wise work, optimizers), devices without a fitted model
+    where that is allowed, and the coordinator if its profile has none, are timed by the roofline of `Analytic`.
+    ``describe`` and ``notes`` count rows by how they were timed, and those that lie outside the sampled range.
     """
 
     Config: ClassVar[type] = ProfiledConfig
@@ -76,14 +78,17 @@ class Profiled(Executor):
     def durations(self, tasks: TaskTable, start_ns: int) -> IntArray:
         """Nanoseconds for each row; ``EngineError`` as `Analytic`, and for a dtype without a fitted model."""
         shaped = (tasks.kind == Kind.GEMM) & (tasks.m > 0) & (tasks.n > 0) & (tasks.k > 0) & (tasks.flops > 0)
+        listed = with_list(tasks)
+        shaped |= listed
         slot = np.append(self.fleet.group, len(self.fits) - 1)[tasks.device]
         out = self.analytic.durations(tasks, start_ns)
         timed = np.zeros(len(tasks), bool)
         for s in np.unique(slot[shaped]).tolist():
             for dtype, fit in self.fits[s].items():
-                rows = np.flatnonzero(shaped & (slot == s) & (tasks.dtype == dtype))
-                timed[rows] = True
-                self._fitted(out, tasks, rows, fit, dtype, self._named(s))
+                mine = shaped & (slot == s) & (tasks.dtype == dtype)
+                timed |= mine
+                self._fitted(out, tasks, np.flatnonzero(mine & ~listed), fit, dtype, self._named(s))
+                self._sums(out, tasks, np.flatnonzero(mine & listed), fit, dtype, self._named(s))
         self._check_rest(tasks, shaped & ~timed, slot)
         self.counts["fitted"] += int(timed.sum())
         self.counts["roofline_other"] += int(np.sum((out > 0) & ~timed & ~shaped))
@@ -104,13 +109,28 @@ class Profiled(Executor):
             m, n, k = (column[block].astype(np.float64) for column in (tasks.m, tasks.n, tasks.k))
             products = tasks.flops[block] / (2.0 * m * n * k)
             took = seconds(fit.parameters, item_bytes(dtype), m, n, k, products)
-            if (longest := float(took.max())) >= FAR_NS / SECOND_NS:
-                raise EngineError(f"row {int(block[took.argmax()])} would compute for {longest:.3g} s on {name}")
-            out[block] = np.rint(took * SECOND_NS)
-            beyond = int(extrapolated(fit, m, n, k, products).sum())
-            if beyond:
-                self.counts["extrapolated"] += beyond
-                self.beyond[name] = self.beyond.get(name, 0) + beyond
+            self._take(out, block, took, extrapolated(fit, m, n, k, products), name)
+
+    def _sums(
+        self, out: IntArray, tasks: TaskTable, rows: NDArray[np.intp], fit: GemmFit, dtype: DType, name: str
+    ) -> None:
+        """Rows that name their products: each distinct list is timed once."""
+        if not len(rows):
+            return
+        calls = calls_of(tasks, rows, np.zeros(len(rows), np.int32))
+        m, n, k = (side.astype(np.float64) for side in (calls.m, calls.n, calls.k))
+        took = calls.seconds(seconds(fit.parameters, item_bytes(dtype), m, n, k, calls.batch))
+        beyond = calls.any(extrapolated(fit, m, n, k, calls.batch))
+        self._take(out, rows, took + rest_seconds(tasks, rows, self.analytic), beyond, name)
+
+    def _take(self, out: IntArray, rows: NDArray[np.intp], took: FloatArray, beyond: BoolArray, name: str) -> None:
+        """Durations of some rows, and how many of them were extrapolated."""
+        if (longest := float(took.max())) >= FAR_NS / SECOND_NS:
+            raise EngineError(f"row {int(rows[took.argmax()])} would compute for {longest:.3g} s on {name}")
+        out[rows] = np.rint(took * SECOND_NS)
+        if count := int(beyond.sum()):
+            self.counts["extrapolated"] += count
+            self.beyond[name] = self.beyond.get(name, 0) + count
 
     def _check_rest(self, tasks: TaskTable, rest: BoolArray, slot: NDArray[Any]) -> None:
         """GEMM rows without a fitted model are the coordinator's, or those of devices where the scenario allows it."""
@@ -145,6 +165,7 @@ class Profiled(Executor):
         return {
             "executor": "profiled",
             "model": "t = launch + max(compute, memory), fitted to measured GEMMs; other rows by the analytic roofline",
+            "whole_layers": WHOLE_LAYERS,
             "layout": LAYOUT,
             "missing": self.config.missing,
             "fits": fits,

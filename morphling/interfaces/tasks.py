@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from morphling.interfaces.products import Products
 from morphling.types import DType, FloatArray, Int32Array, IntArray, Kind, Overlap, item_bytes
 
 __all__ = ["TaskTable"]
 
 NO_PEER = -1
+NO_LIST = -1
+FLOPS_ROUNDING = 1e-9
+"""Share by which products may be more than the FLOPs of their row, which are summed in another order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +36,7 @@ class TaskTable:
         coordinator.  A transfer between devices uses the uplink of one and the downlink of the other at once, without
         standing in the peer's queues.  The row is lost if the peer is away when it is dispatched, or leaves before the
         last bit between them has arrived.  Strategies that use peers say so (`Strategy.uses_peers`)
-    m, n, k : int64    C[m x n] = A[m x k] B[k x n]; 0 for kinds without a shape
+    m, n, k : int64    C[m x n] = A[m x k] B[k x n]; 0 for kinds without a shape, and for whole layers
     dtype : int8       `DType`
     flops : float64    floating-point operations (a multiply-add is two)
     bytes_in : int64   downloaded before computing; 0 is instant (no latency either)
@@ -43,6 +47,8 @@ class TaskTable:
     release_ns : int64 earliest start relative to the dispatch (0 = at once)
     dep_ptr, dep_idx : dependencies in CSR form (``dep_ptr`` int64[n+1]); row i waits until every row
         ``dep_idx[dep_ptr[i]:dep_ptr[i+1]]`` of the same table is done.  Each index must be smaller than i.
+    products : int32   which of ``product_lists`` a row of whole layers consists of, in the row's dtype; -1 = none
+    product_lists : the lists (not a column).  Executors that time products one by one read them, all others do not
     """
 
     kind: NDArray[np.int8]
@@ -61,6 +67,8 @@ class TaskTable:
     release_ns: IntArray
     dep_ptr: IntArray
     dep_idx: IntArray
+    products: Int32Array
+    product_lists: tuple[Products, ...]
 
     def __len__(self) -> int:
         return len(self.device)
@@ -86,11 +94,14 @@ class TaskTable:
         dependencies: Sequence[Sequence[int]] | None = None,
         dep_ptr: ArrayLike | None = None,
         dep_idx: ArrayLike | None = None,
+        products: ArrayLike = NO_LIST,
+        product_lists: Sequence[Products] = (),
     ) -> TaskTable:
         """Make a table; scalars are repeated to the length of ``device``.
 
         Left out, ``flops`` is 2·m·n·k, ``memory_bytes`` the three operands once, and ``resident_bytes`` the same.
-        Raises ``ValueError`` on unequal lengths, negative sizes, or a dependency that does not point backwards.
+        Raises ``ValueError`` on unequal lengths, negative sizes, a dependency that does not point backwards, or a list
+        of products of more FLOPs than its row.
         """
         dev = np.atleast_1d(np.asarray(device, np.int32))
         size = len(dev)
@@ -112,7 +123,7 @@ class TaskTable:
         width = np.array([item_bytes(d) for d in DType], np.int64)[types]
         operands = width * (mm * kk + kk * nn + mm * nn)
         ptr, idx = _dependencies(size, dependencies, dep_ptr, dep_idx)
-        return cls(
+        table = cls(
             kind=column("kind", kind, np.int8),
             device=dev,
             peer=column("peer", peer, np.int32),
@@ -129,42 +140,100 @@ class TaskTable:
             release_ns=column("release_ns", release_ns, np.int64),
             dep_ptr=ptr,
             dep_idx=idx,
+            products=_listed(products, size) if product_lists else _no_lists(size),
+            product_lists=tuple(product_lists),
         )
+        if product_lists or np.any(np.asarray(products) != NO_LIST):
+            _check_lists(table, np.asarray(products))
+        return table
 
     def take(self, rows: ArrayLike) -> TaskTable:
         """The chosen rows as a new table without dependencies (used to dispatch lost rows again)."""
         pick = np.asarray(rows)
         columns = {name: getattr(self, name)[pick] for name in _OWN}
+        size = len(columns["device"])
         return TaskTable(
-            **columns, dep_ptr=np.zeros(len(columns["device"]) + 1, np.int64), dep_idx=np.zeros(0, np.int64)
+            **columns,
+            dep_ptr=np.zeros(size + 1, np.int64),
+            dep_idx=np.zeros(0, np.int64),
+            products=self.products[pick] if self.product_lists else _no_lists(size),
+            product_lists=self.product_lists,
         )
 
     @classmethod
     def concat(cls, tables: Sequence[TaskTable]) -> TaskTable:
         """Several tables one after another; dependencies stay inside their own table."""
         starts = np.cumsum([0, *(len(t) for t in tables)])
-        columns = {
-            f.name: np.concatenate([getattr(t, f.name) for t in tables])
-            for f in fields(cls)
-            if not f.name.startswith("dep_")
-        }
+        columns = {name: np.concatenate([getattr(t, name) for t in tables]) for name in _OWN}
         shift = np.cumsum([0, *(len(t.dep_idx) for t in tables)])
         ptr = np.concatenate([np.zeros(1, np.int64), *(t.dep_ptr[1:] + s for t, s in zip(tables, shift, strict=False))])
         idx = np.concatenate([t.dep_idx + s for t, s in zip(tables, starts, strict=False)])
-        return cls(**columns, dep_ptr=ptr, dep_idx=idx)
+        products, lists = _joined_lists(tables)
+        return cls(**columns, dep_ptr=ptr, dep_idx=idx, products=products, product_lists=lists)
 
     def digest(self) -> str:
-        """SHA-256 of all columns, little-endian, in field order."""
+        """SHA-256 of all columns, little-endian, in field order; lists of products only where a row has one."""
         sha = hashlib.sha256()
-        for f in fields(self):
-            column = getattr(self, f.name)
-            sha.update(f.name.encode())
+        named = bool(self.product_lists) and bool((self.products >= 0).any())
+        for name in (*_OWN, "dep_ptr", "dep_idx", *(["products"] if named else [])):
+            column = getattr(self, name)
+            sha.update(name.encode())
             sha.update(column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes())
+        for listed in self.product_lists if named else ():
+            sha.update(repr(listed).encode())
         return sha.hexdigest()
 
 
-_OWN = tuple(f.name for f in fields(TaskTable) if not f.name.startswith("dep_"))
-"""The columns that say something of a row alone."""
+_OWN = tuple(f.name for f in fields(TaskTable) if not f.name.startswith(("dep_", "product")))
+"""The columns that say something of a row alone, but for what products it consists of."""
+
+
+def _no_lists(size: int) -> Int32Array:
+    """A column that takes no memory: most tables have millions of rows and no lists."""
+    return np.broadcast_to(np.array(NO_LIST, np.int32), size)
+
+
+def _listed(products: ArrayLike, size: int) -> Int32Array:
+    out = np.empty(size, np.int32)
+    out[...] = products
+    return out
+
+
+def _check_lists(table: TaskTable, given: NDArray[Any]) -> None:
+    """``ValueError`` for a list that does not exist, or that a row cannot consist of."""
+    lists, named = table.product_lists, table.products >= 0
+    if given.dtype.kind not in "iu" or (given.size and (given.min() < NO_LIST or given.max() >= len(lists))):
+        wrong = given.ravel()[int(np.argmax((given < NO_LIST) | (given >= len(lists))))]
+        raise ValueError(f"column products: {wrong} is none of {len(lists)} lists (-1: no list)")
+    own = np.array([*(x.flops for x in lists), 0.0])[table.products]
+    over = own > table.flops * (1 + FLOPS_ROUNDING)
+    if over.any():
+        i = int(np.argmax(over))
+        raise ValueError(
+            f"column products: the products of row {i} are {own[i]:.12g} FLOPs, the row has {table.flops[i]:.12g}"
+        )
+    other = named & ((table.kind != Kind.GEMM) | (table.m > 0))
+    if other.any():
+        raise ValueError(
+            f"column products: row {int(np.argmax(other))} has a shape of its own, or is no GEMM row; lists are for "
+            "rows that are sums of products"
+        )
+
+
+def _joined_lists(tables: Sequence[TaskTable]) -> tuple[Int32Array, tuple[Products, ...]]:
+    """The column of tables laid one after another, and their lists, each once."""
+    place: dict[Products, int] = {}
+    parts: list[Int32Array] = []
+    for t in tables:
+        if not t.product_lists:
+            parts.append(t.products)
+            continue
+        moved = [place.setdefault(x, len(place)) for x in t.product_lists]
+        same = moved == list(range(len(moved)))
+        parts.append(t.products if same else np.array([*moved, NO_LIST], np.int32)[t.products])
+    if not place:
+        return _no_lists(sum(len(t) for t in tables)), ()
+    return np.concatenate(parts), tuple(place)
 
 
 def _dependencies(

@@ -16,6 +16,7 @@ from morphling.interfaces.tasks import TaskTable
 from morphling.planning.collective_times import MemberLinks, ring_all_reduce_s
 from morphling.planning.collectives import join
 from morphling.planning.joined import ring
+from morphling.planning.layer_products import NO_PRODUCTS, LayerProducts, list_columns
 from morphling.planning.row_times import Speeds
 from morphling.types import DType, FloatArray, IntArray, Kind
 
@@ -30,6 +31,7 @@ class Block:
     size : bytes of the collective's vector;  passes : as of `joined.ring`
     beside : whether the collective begins with the work, instead of behind it
     kind : of the rows that compute
+    products : what the FLOPs are, before the member's share
     """
 
     flops: float
@@ -38,6 +40,7 @@ class Block:
     passes: int = 2
     beside: bool = False
     kind: Kind = Kind.GEMM
+    products: LayerProducts = NO_PRODUCTS
 
 
 def block_rows(
@@ -91,6 +94,8 @@ def _one(members: IntArray, block: Block, share: FloatArray, dtype: DType, *, to
     works = block.flops > 0 or block.memory_bytes > 0
     peer = np.where(r.stream > 0, r.successors, -1)
     beside = sends and works and block.beside
+    listed = list_columns([block.products], 0, share)
+    none = list_columns([NO_PRODUCTS], 0, share)
     tasks = TaskTable.build(
         device=r.members,
         kind=block.kind if works and not beside else Kind.TRANSFER,
@@ -100,6 +105,7 @@ def _one(members: IntArray, block: Block, share: FloatArray, dtype: DType, *, to
         bytes_out=r.stream,
         dtype=dtype,
         resident_bytes=0,
+        **(none if beside else listed),
     )
     if beside:
         computing = TaskTable.build(
@@ -109,6 +115,7 @@ def _one(members: IntArray, block: Block, share: FloatArray, dtype: DType, *, to
             memory_bytes=share * block.memory_bytes,
             dtype=dtype,
             resident_bytes=0,
+            **listed,
         )
         tasks = TaskTable.concat([tasks, computing])
     if n == 1:

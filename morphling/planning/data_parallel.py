@@ -19,6 +19,7 @@ from morphling.planning.collective_times import MemberLinks
 from morphling.planning.collectives import join
 from morphling.planning.joined import ring
 from morphling.planning.layer_costs import LayerCosts, Work
+from morphling.planning.layer_products import NO_PRODUCTS, list_columns
 from morphling.planning.row_times import Speeds
 from morphling.types import DType, FloatArray, IntArray, Phase
 from morphling.workload import Model, parameters
@@ -146,7 +147,8 @@ def _passes(costs: LayerCosts) -> tuple[Work, list[Work]]:
 
 
 def _total(*works: Work) -> Work:
-    return Work(sum(w.flops for w in works), sum(w.memory_bytes for w in works))
+    products = sum((w.products for w in works), NO_PRODUCTS)
+    return Work(sum(w.flops for w in works), sum(w.memory_bytes for w in works), products)
 
 
 def _seconds(speeds: Speeds, share: FloatArray, work: Work) -> FloatArray:
@@ -164,4 +166,5 @@ def _computing(
         bytes_out=bytes_out,
         dtype=dtype,
         resident_bytes=0,
+        **list_columns([work.products], 0, share),
     )

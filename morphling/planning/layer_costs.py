@@ -5,12 +5,14 @@ The numbers are sums over the GEMM DAG of `morphling.workload`; how layers are s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
-from morphling.types import FloatArray, Kind, Phase
+from morphling.interfaces.products import BatchedProduct
+from morphling.planning.layer_products import NO_PRODUCTS, LayerProducts, Shape, shape_of
+from morphling.types import FloatArray, IntArray, Kind, Phase
 from morphling.workload import GemmDag, Workload, training_step
 from morphling.workload.build import Recompute
 
@@ -23,13 +25,18 @@ behind the last."""
 
 @dataclass(frozen=True)
 class Work:
-    """FLOPs of matrix products, and bytes between memory and cores of all operations, memory-bound ones included."""
+    """FLOPs of matrix products, and bytes between memory and cores of all operations, memory-bound ones included.
+
+    products : which they are; their FLOPs are ``flops`` (none of the optimizer, whose FLOPs are no products)
+    """
 
     flops: float
     memory_bytes: float
+    products: LayerProducts = NO_PRODUCTS
 
     def __add__(self, other: Work) -> Work:
-        return Work(self.flops + other.flops, self.memory_bytes + other.memory_bytes)
+        products = self.products + other.products
+        return Work(self.flops + other.flops, self.memory_bytes + other.memory_bytes, products)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +49,8 @@ class LayerCosts:
     first, last : float64[3, 2], the same of what comes before the first layer (embedding) and behind the last (final
         norm, LM head, loss): FLOPs and bytes
     optimizer : FLOPs and bytes of the optimizer, for all parameters
+    products : by phase, the products of each layer, of the first and of the last
+    known : what `inner` was asked for
     """
 
     batch_size: int
@@ -50,6 +59,8 @@ class LayerCosts:
     first: FloatArray
     last: FloatArray
     optimizer: Work
+    products: tuple[tuple[LayerProducts, ...], ...]
+    known: dict[tuple[int, int, tuple[Phase, ...]], Work] = field(default_factory=dict, repr=False)
 
     @property
     def layers(self) -> int:
@@ -58,13 +69,41 @@ class LayerCosts:
 
     def span(self, start: int, end: int, phase: Phase) -> Work:
         """Layers ``start`` to ``end`` (exclusive) in one phase, with those ends of the model that they touch."""
-        x = int(phase)
-        out = Work(float(self.flops[x, start:end].sum()), float(self.memory_bytes[x, start:end].sum()))
+        out = self.inner(start, end, phase)
         if start == 0 and end > 0:
-            out += Work(*self.first[x].tolist())
+            out += self.before(phase)
         if end == self.layers and end > start:
-            out += Work(*self.last[x].tolist())
+            out += self.behind(phase)
         return out
+
+    def inner(self, start: int, end: int, *phases: Phase) -> Work:
+        """Layers ``start`` to ``end`` (exclusive) without the ends of the model."""
+        key = start, end, phases
+        if key not in self.known:
+            self.known[key] = self._inner(start, end, list(map(int, phases)))
+        return self.known[key]
+
+    def _inner(self, start: int, end: int, x: list[int]) -> Work:
+        products = sum((self.products[p][layer] for p in x for layer in range(start, end)), NO_PRODUCTS)
+        flops, traffic = (float(table[x, start:end].sum()) for table in (self.flops, self.memory_bytes))
+        return Work(flops, traffic, products)
+
+    def before(self, *phases: Phase) -> Work:
+        """What comes before the first layer."""
+        return self._end(self.first, -2, phases)
+
+    def behind(self, *phases: Phase) -> Work:
+        """What comes behind the last layer."""
+        return self._end(self.last, -1, phases)
+
+    def _end(self, table: FloatArray, place: int, phases: tuple[Phase, ...]) -> Work:
+        works = (Work(float(table[x, 0]), float(table[x, 1]), self.products[x][place]) for x in phases)
+        return sum(works, Work(0.0, 0.0))
+
+    def whole(self) -> Work:
+        """The step without the optimizer."""
+        every = Phase.FORWARD, Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT
+        return self.before(*every) + self.inner(0, self.layers, *every) + self.behind(*every)
 
     @property
     def total_flops(self) -> float:
@@ -133,4 +172,31 @@ def _sums(dag: GemmDag, batch_size: int, layers: int) -> LayerCosts:
         first=np.stack([flops[:, layers], traffic[:, layers]], axis=1),
         last=np.stack([flops[:, layers + 1], traffic[:, layers + 1]], axis=1),
         optimizer=Work(float(dag.flops[optimizer].sum()), float(dag.memory_bytes[optimizer].sum())),
+        products=_products(dag, batch_size, phase, place, layers + 2),
     )
+
+
+def _products(
+    dag: GemmDag, batch_size: int, phase: IntArray, place: IntArray, places: int
+) -> tuple[tuple[LayerProducts, ...], ...]:
+    """Those of each phase and place; equal ones are one object."""
+    found: list[list[dict[Shape, float]]] = [[{} for _ in range(places)] for _ in range(3)]
+    for node in np.flatnonzero(dag.kind == Kind.GEMM).tolist():
+        calls = found[phase[node]][place[node]]
+        shape = shape_of(dag, node, batch_size)
+        calls[shape] = calls.get(shape, 0.0) + 1.0
+    known: dict[tuple[tuple[Shape, float], ...], LayerProducts] = {}
+
+    def one(calls: dict[Shape, float]) -> LayerProducts:
+        key = tuple(calls.items())
+        if key not in known:
+            known[key] = LayerProducts(key, batch_size, _elements(calls, batch_size))
+        return known[key]
+
+    return tuple(tuple(one(calls) for calls in of) for of in found)
+
+
+def _elements(calls: dict[Shape, float], batch_size: int) -> float:
+    """Of all operands and results, each once."""
+    whole = (BatchedProduct(*shape.of(batch_size), n) for shape, n in calls.items())
+    return sum(p.elements for p in whole)

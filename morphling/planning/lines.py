@@ -20,7 +20,7 @@ from morphling.planning.pipeline_rows import rows
 from morphling.planning.pipeline_times import round_s
 from morphling.planning.replicas import optimizer_rows
 from morphling.planning.schedules import Schedule, in_flight
-from morphling.planning.stages import Stages, stage_seconds
+from morphling.planning.stages import BACKWARD, FORWARD, Stages, stage_seconds
 from morphling.types import FloatArray, IntArray, item_bytes
 
 __all__ = ["Line", "Reduction", "iteration_rows", "iteration_s", "members", "summed", "summing_s"]
@@ -60,6 +60,7 @@ def iteration_rows(lines: Sequence[Line], stages: Stages, reduction: Reduction =
     """
     w = stages.workload
     forward, backward = stages.forward(), _backward(lines, stages)
+    products = [stages.products(*phases) for phases in (FORWARD, BACKWARD)]
     parts = []
     for line in lines:
         made = rows(
@@ -71,6 +72,7 @@ def iteration_rows(lines: Sequence[Line], stages: Stages, reduction: Reduction =
             boundary_bytes=stages.boundary,
             memory_bytes=(forward[1], backward[1], 0.0),
             dtype=w.dtype,
+            products=products,
         )
         parts.append(made.tasks)
     table = TaskTable.concat(parts)

@@ -13,6 +13,8 @@ import numpy as np
 from morphling.errors import Infeasible
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
+from morphling.planning.layer_costs import layer_costs
+from morphling.planning.layer_products import list_columns
 from morphling.planning.training_memory import (
     DeviceMemory,
     head_activation_bytes,
@@ -181,6 +183,7 @@ def local_training(config: LocalTrainingConfig, view: View) -> LocalTraining:
         bytes_out=ceil(count * config.upload_bytes_per_parameter / config.compression),
         memory_bytes=0.0,
         resident_bytes=memory.total,
+        **list_columns([layer_costs(work, batch).whole().products], 0, samples / batch),
     )
     fits = fleet.memory_bytes >= memory.total
     able = ~np.isnan(fleet.compute_flops(work.dtype))
@@ -241,7 +244,8 @@ def shared_assumptions(config: LocalTrainingConfig) -> list[str]:
     )
     return [
         f"timing only: nothing is trained; a client trains {length}, one forward and its backward pass for each sample",
-        "download, training and upload of a client do not overlap; a launch is charged once, and memory traffic not",
+        "download, training and upload of a client do not overlap; memory traffic is not charged",
+        "a launch is charged once; under profiled and live for each product",
         "aggregation at the coordinator takes no time",
         "a device knows nothing of its last turn: it downloads the whole model every time",
     ]

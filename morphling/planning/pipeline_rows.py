@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from morphling.interfaces.tasks import TaskTable
+from morphling.planning.layer_products import NO_PRODUCTS, LayerProducts, ListColumns, list_columns
 from morphling.planning.pipeline_times import per_chunk, simulate
 from morphling.planning.schedules import Schedule
-from morphling.types import BoolArray, DType, Int32Array, IntArray, Kind, Phase
+from morphling.types import BoolArray, DType, FloatArray, Int32Array, IntArray, Kind, Phase
 
 __all__ = ["PipelineRows", "rows"]
 
@@ -71,6 +72,7 @@ def rows(
     resident_bytes: Sequence[Sequence[int]] | None = None,
     dtype: DType = DType.FLOAT16,
     kind: Kind = Kind.GEMM,
+    products: Sequence[Sequence[Sequence[LayerProducts]]] = (),
 ) -> PipelineRows:
     """Rows of all passes: compute, then send what the next pass needs to the device that runs it.
 
@@ -85,6 +87,7 @@ def rows(
     memory_bytes : the same as the FLOPs, for the three phases: traffic between a device's memory and its cores
     resident_bytes : for each stage the bytes that each device holds; they stand in the device's first row
     kind : of the rows that compute; they are sums of many products and have no matrix shape of their own
+    products : for each phase, stage and chunk the products of a whole micro-batch (none: rows do not say theirs)
 
     Samples are cut in order, so neighbours exchange what overlaps, in whole bytes that sum to the boundary's; a row has
     one receiver, so further receivers get rows that only send, right behind.  A pass depends on the rows that bring its
@@ -123,8 +126,24 @@ def rows(
         resident_bytes=_resident(device, devices, resident_bytes),
         dep_ptr=ptr,
         dep_idx=idx,
+        **_lists(schedule, products, (x, p, c), share),
     )
     return PipelineRows(tasks, x, p, layout.micro_batch, c, layout.column("computes", np.bool_))
+
+
+def _lists(
+    schedule: Schedule,
+    products: Sequence[Sequence[Sequence[LayerProducts]]],
+    where: tuple[IntArray | NDArray[np.int8] | Int32Array, ...],
+    share: FloatArray,
+) -> ListColumns:
+    """The products of rows at (phase, stage, chunk)."""
+    flat = [work for of_phase in products for of_stage in of_phase for work in of_stage]
+    if len(flat) != len(products) * schedule.stages * schedule.chunks:
+        raise ValueError(f"products: {schedule.stages} stages of {schedule.chunks} chunks need as many lists a phase")
+    x, p, c = (np.asarray(i, np.int64) for i in where)
+    which = (x * schedule.stages + p) * schedule.chunks + c
+    return list_columns([*flat, NO_PRODUCTS], np.minimum(which, len(flat)), share)
 
 
 Shares = list[list[tuple[int, int, int]]]

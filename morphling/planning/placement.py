@@ -91,8 +91,8 @@ def assumed(config: PlannedConfig, detection_s: tuple[float, float]) -> list[str
     charged = "the wall time of the planner" if config.planning_s == "measured" else f"{config.planning_s:g} s"
     delays = f"noticed after {after}, a new plan is charged {charged}, starting again takes {config.setup_s:g} s"
     return [
-        "rows are sums over whole layers, timed by the profile's rate of large GEMMs",
-        "memory-bound operations overlap with matrix products",
+        "rows are sums over whole layers; profiled and live time their products one by one",
+        "analytic times a sum by the profile's rate of large GEMMs, and memory-bound operations overlap with it",
         "the initial states are on their devices at time 0",
         f"a departure is {delays}",
     ]

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from morphling.interfaces.products import Products
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.planning.lines import summing_s
-from morphling.planning.stages import Stages, stage_seconds
+from morphling.planning.stages import BACKWARD, FORWARD, Stages, stage_seconds
 from morphling.types import FloatArray, item_bytes
 
 __all__ = ["Pass", "Passes", "Pool", "routed_s"]
@@ -91,18 +92,22 @@ class Passes:
 
     work : FLOPs and bytes between memory and cores of each stage, forward and backward, float64[2, 2, P]
     boundary : bytes of a micro-batch's activations, as they are sent
+    lists : of the products behind the FLOPs, forward and backward, of each stage: one list or none
     """
 
     stages: Stages
     work: FloatArray
     boundary: int
+    lists: Sequence[Sequence[tuple[Products, ...]]]
 
     @classmethod
     def of(cls, stages: Stages, *, compressed: bool) -> Passes:
         """``compressed`` : a byte for each element of activations and gradients."""
         work = np.array([stages.forward(), stages.backward()])[:, :, :, 0]
         width = item_bytes(stages.workload.dtype) if compressed else 1
-        return cls(stages, work, stages.boundary // width)
+        parts = ([work.part(1.0) for (work,) in stages.products(*phases)] for phases in (FORWARD, BACKWARD))
+        lists = [[(x,) if x is not None else () for x in of_phase] for of_phase in parts]
+        return cls(stages, work, stages.boundary // width, lists)
 
     def row(self, x: Pass, peer: int, held: int = 0) -> TaskTable:
         """Input from the trainer, the pass, output to the trainer; ``held`` bytes of memory.
@@ -117,9 +122,10 @@ class Passes:
             given += self.boundary if x.stage < P - 1 else 0
             made = self.boundary if x.stage else 0
         flops, traffic = self.work[int(x.backward), :, x.stage].tolist()
+        listed = self.lists[int(x.backward)][x.stage]
         return TaskTable.build(
             device=peer, flops=flops, memory_bytes=traffic, bytes_in=given, bytes_out=made, dtype=s.workload.dtype,
-            resident_bytes=held,
+            resident_bytes=held, products=len(listed) - 1, product_lists=listed,
         )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from morphling.planning.blocks import Block, block_rows, blocks_s
 from morphling.planning.collective_times import boundary_bytes, reduce_scatter_s
 from morphling.planning.collectives import After, join
 from morphling.planning.layer_costs import layer_costs
+from morphling.planning.layer_products import NO_PRODUCTS
 from morphling.planning.pipeline_times import simulate
 from morphling.planning.row_times import Speeds, links_of
 from morphling.planning.schedules import Schedule, one_f_one_b
@@ -181,6 +182,7 @@ class StagedPipeline:
             sum(b.memory_bytes for b in listed),
             activation if ways > 1 and passes else 0,
             passes or 2,
+            products=sum((b.products for b in listed), NO_PRODUCTS),
         )
         rest = [Block(0.0, 0.0, b.size, b.passes) for b in listed if b.size not in {0, activation}]
         fed = p > 0 if phase == F else p < len(self.stages) - 1

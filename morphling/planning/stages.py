@@ -13,6 +13,7 @@ import numpy as np
 from morphling.interfaces.view import View
 from morphling.planning.collective_times import boundary_bytes
 from morphling.planning.layer_costs import Work, layer_costs
+from morphling.planning.layer_products import NO_PRODUCTS, LayerProducts
 from morphling.planning.training_memory import (
     DeviceMemory,
     head_activation_bytes,
@@ -27,6 +28,8 @@ from morphling.workload.counts import Optimizer
 from morphling.workload.models import layer_parameters
 
 __all__ = [
+    "BACKWARD",
+    "FORWARD",
     "LayerSizes",
     "SharedTable",
     "Stages",
@@ -37,6 +40,8 @@ __all__ = [
 ]
 
 SharedTable: TypeAlias = Literal["summed", "separate"]
+
+FORWARD, BACKWARD = (Phase.FORWARD,), (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,11 +89,18 @@ class Stages:
 
     def forward(self) -> tuple[FloatArray, FloatArray]:
         """`work` of the forward pass."""
-        return self.work(Phase.FORWARD)
+        return self.work(*FORWARD)
 
     def backward(self) -> tuple[FloatArray, FloatArray]:
         """`work` of the backward pass: what is recomputed, gradients of inputs and of weights."""
-        return self.work(Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
+        return self.work(*BACKWARD)
+
+    def products(self, *phases: Phase) -> list[list[LayerProducts]]:
+        """The products behind the FLOPs of `work`, for each stage and chunk."""
+        costs = layer_costs(self.workload, self.micro_batch, recompute=self.recompute)
+        spans = list(zip(self.bounds.tolist(), self.bounds[1:].tolist(), strict=False))
+        works = [sum((costs.span(a, b, x).products for x in phases), NO_PRODUCTS) for a, b in spans]
+        return [works[p :: self.count] for p in range(self.count)]
 
     def layers(self) -> IntArray:
         """int64[P], layers of each stage."""

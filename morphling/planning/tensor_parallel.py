@@ -10,7 +10,6 @@ Source: Shoeybi et al. 2019 (Megatron-LM); Korthikanti et al. 2022 (sequence par
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import gcd
 
 from morphling.errors import Infeasible
@@ -141,12 +140,12 @@ def forward_blocks(costs: LayerCosts, workload: Workload, layers: range, ways: i
     size = _activation(costs, workload)
     out = []
     if layers.start == 0:
-        out.append(_block(Work(*costs.first[Phase.FORWARD].tolist()), ways, size))
+        out.append(_block(costs.before(Phase.FORWARD), ways, size))
     for layer in layers:
-        out += _halves(_inner(costs, layer, (Phase.FORWARD,)), ways, size, 2)
+        out += _halves(costs.inner(layer, layer + 1, Phase.FORWARD), ways, size, 2)
     if layers.stop == costs.layers:
         loss = costs.batch_size * workload.sequence_length * LOSS_VALUES * 4
-        out.append(_block(Work(*costs.last[Phase.FORWARD].tolist()), ways, loss))
+        out.append(_block(costs.behind(Phase.FORWARD), ways, loss))
     return out
 
 
@@ -160,11 +159,11 @@ def backward_blocks(
     both = (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
     out = []
     if layers.stop == costs.layers:
-        out.append(_block(_sum(*(Work(*costs.last[x].tolist()) for x in both)), ways, size))
+        out.append(_block(costs.behind(*both), ways, size))
     for layer in reversed(layers):
-        out += _halves(_inner(costs, layer, both), ways, size, 4 if recompute == "full" else 2)
+        out += _halves(costs.inner(layer, layer + 1, *both), ways, size, 4 if recompute == "full" else 2)
     if layers.start == 0:
-        out.append(_block(_sum(*(Work(*costs.first[x].tolist()) for x in both)), ways, 0))
+        out.append(_block(costs.before(*both), ways, 0))
     return out
 
 
@@ -173,19 +172,12 @@ def _activation(costs: LayerCosts, workload: Workload) -> int:
     return boundary_bytes(costs.batch_size, workload.sequence_length, workload.model.hidden_size, item_bytes=width)
 
 
-def _inner(costs: LayerCosts, layer: int, phases: Sequence[Phase]) -> Work:
-    """One layer without the ends of the model."""
-    return _sum(*(Work(float(costs.flops[x, layer]), float(costs.memory_bytes[x, layer])) for x in phases))
-
-
-def _sum(*works: Work) -> Work:
-    return Work(sum(w.flops for w in works), sum(w.memory_bytes for w in works))
-
-
 def _block(work: Work, ways: int, size: int, passes: int = 2) -> Block:
-    return Block(work.flops / ways, work.memory_bytes / ways, size, passes)
+    return Block(work.flops / ways, work.memory_bytes / ways, size, passes, products=work.products.cut(ways))
 
 
 def _halves(layer: Work, ways: int, size: int, passes: int) -> list[Block]:
     """A layer as two equal blocks: since all wait for each other anyway, only their sum matters."""
-    return [_block(layer, 2 * ways, size, passes)] * 2
+    products = layer.products.cut(ways).times(0.5)
+    half = Block(layer.flops / (2 * ways), layer.memory_bytes / (2 * ways), size, passes, products=products)
+    return [half] * 2

@@ -24,6 +24,7 @@ from morphling.errors import InputError, RunError
 from morphling.executors import measure_gemm
 from morphling.executors.analytic import Analytic
 from morphling.executors.gemm_fit import LEAST_SHAPES, Quality, quality
+from morphling.executors.listed import with_list
 from morphling.interfaces.tasks import TaskTable
 from morphling.run.build import build
 from morphling.run.measured_profiles import DeviceFacts, MeasuredProfile, check_free, measured_profile
@@ -196,7 +197,12 @@ class _Watching(Analytic):
 
     def durations(self, tasks: TaskTable, start_ns: int) -> IntArray:
         """As analytic."""
-        mine = (tasks.kind == Kind.GEMM) & (tasks.device < self.fleet.size) & (tasks.m * tasks.n * tasks.k > 0)
+        here = tasks.device < self.fleet.size
+        for number, count in enumerate(np.bincount(tasks.products[here & with_list(tasks)]).tolist()):
+            for product in tasks.product_lists[number].entries if count else ():
+                self.shapes.append(np.array([product[:3]], np.int64))
+                self.flops.append(np.array([product.flops * count]))
+        mine = (tasks.kind == Kind.GEMM) & here & (tasks.m * tasks.n * tasks.k > 0)
         self.shapes.append(np.stack([tasks.m[mine], tasks.n[mine], tasks.k[mine]], axis=1))
         self.flops.append(tasks.flops[mine])
         return super().durations(tasks, start_ns)

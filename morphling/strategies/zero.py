@@ -275,7 +275,7 @@ class Zero3(_Zero):
         for i, (step, _, _) in enumerate(steps):
             ahead = steps[i + 1][1] if i + 1 < len(steps) else 0
             behind = steps[i - 1][2] if i else 0
-            blocks.append(Block(step.flops, step.memory_bytes, ahead + behind, 1, beside=True))
+            blocks.append(Block(step.flops, step.memory_bytes, ahead + behind, 1, beside=True, products=step.products))
         blocks.append(Block(0.0, 0.0, steps[-1][2], 1))
         return blocks, rounds[0].samples / costs.batch_size
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from morphling.interfaces.recording import Recording
 from morphling.interfaces.strategy import Placement
+from morphling.interfaces.tasks import FLOPS_ROUNDING, TaskTable
 from morphling.types import FloatArray, IntArray, Kind, item_bytes
 from morphling.workload import GemmDag, Place, Workload
 
-__all__ = ["GemmRows", "layer_gemm_flops", "require"]
+__all__ = ["GemmRows", "layer_gemm_flops", "require", "require_lists"]
 
 
 def require(kept: object, broken: str) -> None:
@@ -107,6 +108,18 @@ class GemmRows:
         require(not len(over), f"{len(over)} rows upload more bytes than their results have")
         have, want = int(self.bytes_out.sum()), int(result.sum())
         require(not returned or have == want, f"{have:,} of {want:,} bytes of results are uploaded")
+
+
+def require_lists(label: str, tasks: TaskTable) -> None:
+    """A row that names its products has no shape of its own, and no fewer FLOPs than they have."""
+    listed = np.flatnonzero(tasks.products >= 0)
+    if not len(listed):
+        return
+    own = np.array([x.flops for x in tasks.product_lists])[tasks.products[listed]]
+    short = np.flatnonzero(own > tasks.flops[listed] * (1 + FLOPS_ROUNDING))
+    which = f"dispatch {label!r}, row {listed[short[0]] if len(short) else 0}"
+    require(not len(short), f"{which}: its list of products has more FLOPs than the row")
+    require(not tasks.m[listed].any(), f"dispatch {label!r}: rows have a shape and a list of products; a row has one")
 
 
 _COLUMNS: Sequence[str] = ("m", "n", "k", "bytes_in", "bytes_out", "flops")

@@ -17,7 +17,7 @@ from morphling.interfaces.strategy import Dispatch, Placement, Strategy
 from morphling.results.sweep import sweep
 from morphling.run import build
 from morphling.scenario import LoadedScenario, load_scenario
-from morphling.testing.accounts import GemmRows, layer_gemm_flops, require
+from morphling.testing.accounts import GemmRows, layer_gemm_flops, require, require_lists
 from morphling.testing.replay import Replayed, replay
 from morphling.testing.worlds import coming_and_going, fingerprint, tiny_fleet, tiny_workload
 from morphling.types import SECOND_NS
@@ -224,6 +224,8 @@ class StrategyConformance:
     def _require_contract(self, run: Replayed, fleet: Fleet, workload: Workload, iterations: int) -> None:
         covers = run.strategy.covers
         require(covers in ("gemms", "flops", "none"), f"covers is {covers!r}, not gemms, flops or none")
+        for dispatch in run.dispatches:
+            require_lists(dispatch.label, dispatch.tasks)
         if covers == "gemms":
             rows = GemmRows(run.recording, fleet.size, devices_only=True)
             rows.require_outputs(workload, iterations)

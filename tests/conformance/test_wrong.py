@@ -15,6 +15,7 @@ import pytest
 from morphling.errors import PlanError
 from morphling.executors.analytic import Analytic
 from morphling.fleet.published import fleet_from_arrays
+from morphling.interfaces.products import Products
 from morphling.interfaces.strategy import Cancel, Dispatch, Done, IterationDone, Strategy, WakeAt
 from morphling.interfaces.tasks import TaskTable
 from morphling.testing import ExecutorConformance, Placement, StrategyConformance, replay, tiny_fleet, tiny_workload
@@ -381,6 +382,30 @@ class ForgetsAShare(Replicas):
 
 class Sloppy(Replicas):
     covers = "everything"
+
+
+class NamesMoreThanItDoes(Replicas):
+    """Its table was changed after `TaskTable.build` had looked at it."""
+
+    def start(self, view):
+        super().start(view)
+        honest = TaskTable.build(device=[0], flops=48.0, products=0, product_lists=(Products([(2, 3, 4)]),))
+        self.rows = replace(honest, flops=np.array([47.0]))
+        return Dispatch(self.rows)
+
+
+class NamesASecondShape(NamesMoreThanItDoes):
+    def start(self, view):
+        super().start(view)
+        self.rows = replace(self.rows, flops=np.array([48.0]), m=np.array([2]))
+        return Dispatch(self.rows)
+
+
+def test_lists_of_products_that_are_not_their_rows():
+    with pytest.raises(AssertionError, match="row 0: its list of products has more FLOPs than the row"):
+        suite(NamesMoreThanItDoes).test_the_workload_is_covered()
+    with pytest.raises(AssertionError, match="rows have a shape and a list"):
+        suite(NamesASecondShape).test_the_workload_is_covered()
 
 
 def test_flops_of_each_layer():

@@ -236,3 +236,9 @@ def test_the_shapes_of_a_scenario_are_those_its_devices_get() -> None:
     assert remarks == []
     assert all(layout == "nn" and (lda, ldb, batch) == (k, n, 1) for _, n, k, layout, lda, ldb, batch in shapes)
     assert any(k == 768 for _, _, k, *_ in shapes)
+
+
+def test_the_shapes_of_whole_layers_are_those_of_their_products() -> None:
+    text = SCENARIO.format(profile="jetson-orin-nano", execution="{mode: profiled}")
+    shapes, _ = scenario_shapes(text.replace("name: cleave", "name: gpipe"))
+    assert {(n, k) for _, n, k, *_ in shapes} >= {(768, 768), (3072, 768), (768, 3072)}

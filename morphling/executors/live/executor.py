@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from morphling.errors import EngineError, InputError, RunError
 from morphling.executors.analytic import Analytic
+from morphling.executors.listed import WHOLE_LAYERS, calls_of, rest_flops, rest_seconds, with_list
 from morphling.executors.live.backends import open_back_end
 from morphling.executors.live.cache import TimingCache, cache_folder
 from morphling.executors.live.measuring import Measurements
@@ -21,7 +22,7 @@ from morphling.interfaces.executor import Executor
 from morphling.interfaces.recording import Recording
 from morphling.interfaces.strategy import Dispatch, Strategy
 from morphling.interfaces.tasks import TaskTable
-from morphling.types import FAR_NS, SECOND_NS, AnyArray, BoolArray, DType, FloatArray, IntArray, Kind
+from morphling.types import FAR_NS, SECOND_NS, AnyArray, BoolArray, DType, FloatArray, Int32Array, IntArray, Kind
 from morphling.workload import Workload
 
 __all__ = ["Live", "LiveConfig"]
@@ -55,11 +56,13 @@ class LiveConfig:
 
 
 class Live(Executor):
-    """Rows that are one product or several of one shape are executed on this host; others are timed by the roofline.
+    """Rows that are products of known shapes are executed on this host; others are timed by the roofline.
 
     Each distinct (m, n, k, dtype) is executed once in the partition that stands for the device, and its time is scaled;
-    see `morphling.executors.live.scaling`.  Operands are contiguous and row-major, as a device receives them.  Rows
-    without a shape, and all of the coordinator, are timed by `Analytic`; ``describe`` and ``notes`` count them apart.
+    see `morphling.executors.live.scaling`.  Operands are contiguous and row-major, as a device receives them.  A row is
+    one product, or several of one shape in one call; or it names its products, and takes the sum of their calls, each
+    with a launch, and the rest by the roofline (`morphling.executors.listed`).  Rows without either, and all of the
+    coordinator, are timed by `Analytic`; ``describe`` and ``notes`` count them apart.
     """
 
     Config: ClassVar[type] = LiveConfig
@@ -112,14 +115,39 @@ class Live(Executor):
     def durations(self, tasks: TaskTable, start_ns: int) -> IntArray:
         """Nanoseconds for each row; ``EngineError`` as `Analytic`, ``RunError`` where measuring takes too long."""
         out = self.analytic.durations(tasks, start_ns)
-        mine = self._executable(tasks)
+        mine, named = self._executable(tasks), with_list(tasks)
         for dtype in [DType(d) for d in np.unique(tasks.dtype[mine]).tolist()]:
-            rows = np.flatnonzero(mine & (tasks.dtype == dtype))
-            took = self._executed(tasks, rows, dtype)
-            if (longest := float(took.max())) >= FAR_NS / SECOND_NS:
-                raise EngineError(f"row {int(rows[took.argmax()])} would compute for {longest:.3g} s")
-            out[rows] = np.rint(took * SECOND_NS)
+            asked = mine & (tasks.dtype == dtype)
+            self._take(out, tasks, np.flatnonzero(asked & ~named), dtype, self._products)
+            self._take(out, tasks, np.flatnonzero(asked & named), dtype, self._sums)
         return out
+
+    def _take(
+        self,
+        out: IntArray,
+        tasks: TaskTable,
+        rows: IntArray,
+        dtype: DType,
+        seconds: Callable[[TaskTable, IntArray, DType], FloatArray],
+    ) -> None:
+        if not len(rows):
+            return
+        took = seconds(tasks, rows, dtype)
+        if (longest := float(took.max())) >= FAR_NS / SECOND_NS:
+            raise EngineError(f"row {int(rows[took.argmax()])} would compute for {longest:.3g} s")
+        out[rows] = np.rint(took * SECOND_NS)
+
+    def _products(self, tasks: TaskTable, rows: IntArray, dtype: DType) -> FloatArray:
+        """Rows that are products of one shape."""
+        m, n, k = (column[rows] for column in (tasks.m, tasks.n, tasks.k))
+        asked = _Asked(tasks.device[rows], m, n, k, tasks.flops[rows], tasks.memory_bytes[rows])
+        return self._executed(asked, dtype)
+
+    def _sums(self, tasks: TaskTable, rows: IntArray, dtype: DType) -> FloatArray:
+        """Rows that name their products: each distinct list is timed once for each device."""
+        calls = calls_of(tasks, rows, tasks.device[rows])
+        asked = _Asked(calls.owner, calls.m, calls.n, calls.k, calls.flops, calls.size(dtype))
+        return calls.seconds(self._executed(asked, dtype)) + rest_seconds(tasks, rows, self.analytic)
 
     def estimate(self, tasks: TaskTable) -> IntArray:
         """By the roofline: a plan must not depend on what was measured before, and asking costs nothing."""
@@ -128,21 +156,22 @@ class Live(Executor):
     def _executable(self, tasks: TaskTable) -> BoolArray:
         """Rows of devices that are products of a known shape."""
         shaped = (tasks.kind == Kind.GEMM) & (tasks.m > 0) & (tasks.n > 0) & (tasks.k > 0) & (tasks.flops > 0)
-        mine: BoolArray = shaped & (tasks.device < self.fleet.size)
+        mine: BoolArray = (shaped | with_list(tasks)) & (tasks.device < self.fleet.size)
         return mine
 
-    def _executed(self, tasks: TaskTable, rows: IntArray, dtype: DType) -> FloatArray:
+    def _executed(self, calls: _Asked, dtype: DType) -> FloatArray:
+        """Seconds of each call, its launch included."""
         scale = self._scale(dtype)
-        device = tasks.device[rows]
+        device = calls.device
         which = scale.which[device]
         enforced = self.config.limiting == "enforced"
-        paces = scale.rate[device] if enforced else np.zeros(len(rows))
-        first, back = _distinct(which, tasks.m[rows], tasks.n[rows], tasks.k[rows], paces)
+        paces = scale.rate[device] if enforced else np.zeros(len(device))
+        first, back = _distinct(which, calls.m, calls.n, calls.k, paces)
         as_dtype = self._executed_as(dtype)
-        sides = (column[first].tolist() for column in (which, tasks.m[rows], tasks.n[rows], tasks.k[rows]))
+        sides = (column[first].tolist() for column in (which, calls.m, calls.n, calls.k))
         asked = [(Product(m, n, k, as_dtype), scale.speeds[w].partition) for w, m, n, k in zip(*sides, strict=True)]
         if enforced:
-            return self._enforced(tasks, rows, scale, asked, (paces[first], back))
+            return self._enforced(calls, scale, asked, (paces[first], back))
         found = self.measurements.times(asked)
         if self.numerics is not None:
             self.numerics.timed(asked)
@@ -152,8 +181,8 @@ class Live(Executor):
         return device_seconds(
             seconds[back],
             roof[back],
-            flops=tasks.flops[rows],
-            size=tasks.memory_bytes[rows],
+            flops=calls.flops,
+            size=calls.size,
             rate=scale.rate[device],
             bandwidth=scale.bandwidth[device],
             launch=scale.launch[device],
@@ -161,15 +190,14 @@ class Live(Executor):
 
     def _enforced(
         self,
-        tasks: TaskTable,
-        rows: IntArray,
+        calls: _Asked,
         scale: Scale,
         asked: list[tuple[Product, Partition]],
         paced: tuple[FloatArray, AnyArray],
     ) -> FloatArray:
         """Wall time of products that are held to the device's rate; no scaling but the number of products."""
         paces, back = paced
-        device = tasks.device[rows]
+        device = calls.device
         fast = scale.kappa[device] < 1
         if fast.any():
             d = int(device[int(np.argmax(fast))])
@@ -181,7 +209,7 @@ class Live(Executor):
         found = np.array([t.seconds for t in self.measurements.times(asked, paces.tolist())])
         if self.numerics is not None:
             self.numerics.timed(asked)
-        products = tasks.flops[rows] / np.array([product.flops for product, _ in asked])[back]
+        products = calls.flops / np.array([product.flops for product, _ in asked])[back]
         out: FloatArray = scale.launch[device] + found[back] * products
         return out
 
@@ -233,9 +261,9 @@ class Live(Executor):
         """Check numerics; ``RunError`` if nothing was executed, or the product from sub-tasks is wrong."""
         if not self.rows[0] and self.config.missing == "refuse" and any(map(len, recording.dispatches)):
             raise RunError(
-                "nothing was executed: no row of a device in this run is a matrix product of a known m, n and k (this "
-                "strategy's rows are sums of layers, or transfers). Use mode: analytic or profiled; or write missing: "
-                "analytic beside the mode to time all rows by the roofline"
+                "nothing was executed: no row of a device in this run is a matrix product of a known m, n and k, or "
+                "says of which products it is the sum (TaskTable.products). Use mode: analytic or profiled; or write "
+                "missing: analytic beside the mode to time all rows by the roofline"
             )
         if self.numerics is not None:
             rate = min(s.rate for scale in self.scales.values() for s in scale.speeds) if self.scales else 1.0
@@ -250,7 +278,8 @@ class Live(Executor):
             central = rest & (tasks.device == self.fleet.size)
             gemm = rest & (tasks.kind == Kind.GEMM) & ~central
             rows = np.array([x.sum() for x in (mine, gemm, central, rest & ~gemm & ~central)], np.int64)
-            flops = np.array([tasks.flops[x].sum() for x in (mine, rest)], np.float64)
+            beside = rest_flops(tasks)[mine].sum()
+            flops = np.array([tasks.flops[mine].sum() - beside, tasks.flops[rest].sum() + beside], np.float64)
             if len(self.tallies) >= MOST_TALLIES:
                 self.tallies.pop(next(iter(self.tallies)))
             held = self.tallies[id(tasks)] = tasks, rows, flops
@@ -268,6 +297,7 @@ class Live(Executor):
             "clock": "wall time" if self.config.limiting == "enforced" else self.back_end.clock,
             "fingerprint": self.back_end.fingerprint(),
             "model": _MODEL if self.config.limiting == "virtual" else "t = launch + wall time at the device's rate",
+            "whole_layers": WHOLE_LAYERS,
             "partitions": {label: value for scale in self.scales.values() for label, value in _speeds(scale)},
             "devices": {f"{name}, {d.label}": v for d, s in self.scales.items() for name, v in self._devices(s)},
             "executed_as": {d.label: self._executed_as(d).label for d in self.scales},
@@ -319,6 +349,11 @@ class Live(Executor):
                 f"{n['sub_tasks_by_themselves']:,} sub-tasks by themselves are right; largest relative error "
                 f"{n['max_relative_error']:.2g}"
             )
+            if not n["placed_dispatches"]:
+                out.append(
+                    "numerics: no output was put together from sub-tasks, since this strategy does not say where its "
+                    "rows lie; each distinct product was checked by itself"
+                )
         return (*out, *self.cache.notes, *m.notes)
 
     def _share(self) -> float:
@@ -350,6 +385,18 @@ class Live(Executor):
                         "reference_residual": float(scale.residual[mine].max()),
                     },
                 )
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """Calls to be timed.  ``size`` : bytes that each moves;  ``flops`` : more than 2·m·n·k are several products."""
+
+    device: Int32Array
+    m: IntArray
+    n: IntArray
+    k: IntArray
+    flops: FloatArray
+    size: FloatArray
 
 
 def _distinct(*columns: AnyArray) -> tuple[IntArray, IntArray]:
