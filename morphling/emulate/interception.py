@@ -20,7 +20,7 @@ from torch.utils.flop_counter import flop_registry
 from morphling.emulate.tiles import ProductShape
 from morphling.types import DType, Phase
 
-__all__ = ["DTYPES", "PRODUCT_NAMES", "Computer", "Coverage", "Interception", "Product", "foreign", "operands_of"]
+__all__ = ["DTYPES", "PRODUCT_NAMES", "Computer", "Coverage", "Interception", "Product", "foreign", "operands_of", "with_products"]
 
 DTYPES = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16}
 """Number formats that devices have rates for."""
@@ -369,6 +369,11 @@ _ROUTES: dict[Any, Callable[..., Any] | None] = {
 }
 PRODUCT_NAMES = {func: func.overloadpacket.__name__ for func in _ROUTES}
 """Operations that are plain matrix products, and what to call them."""
+
+
+def with_products(func: Any) -> bool:
+    """Whether an operation has matrix products in it that are none of `PRODUCT_NAMES`."""
+    return func not in PRODUCT_NAMES and (func.overloadpacket in flop_registry or func.overloadpacket in _VECTORS)
 
 
 def operands_of(func: Any, args: Any) -> tuple[torch.Tensor, torch.Tensor]:

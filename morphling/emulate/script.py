@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.thread import _threads_queues  # no public name says which threads are a pool's
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from morphling.emulate.interception import Coverage, Interception
 from morphling.emulate.watchdog import Watchdog
 from morphling.errors import InputError, RunError
 
-__all__ = ["ScriptError", "run_script", "watched_by"]
+__all__ = ["Places", "ScriptError", "run_script", "threads_in", "watched_by"]
 
 OURS = "morphling-tiles"
 """Threads of our own: what they compute has been seen."""
@@ -133,6 +134,23 @@ def _threads(mode: Interception, warn: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextmanager
+def threads_in(mode: Callable[[], AbstractContextManager[Any]], endings: tuple[type[BaseException], ...]) -> Iterator[None]:
+    """Threads that a script starts run in a ``mode()`` of their own, and end quietly by one of ``endings``."""
+    original = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        thread.run = partial(within, thread.run)  # type: ignore[method-assign] # of this thread, not of its class
+        original(thread)
+
+    def within(run: Callable[[], None]) -> None:
+        with suppress(*endings), mode():
+            run()
+
+    with _replaced(threading.Thread, "start", start):
+        yield
+
+
+@contextmanager
 def _compile_said(warn: Callable[[str], None]) -> Iterator[None]:
     original = torch.compile
 
@@ -142,6 +160,27 @@ def _compile_said(warn: Callable[[str], None]) -> Iterator[None]:
 
     with _replaced(torch, "compile", compiled):
         yield
+
+
+class Places:
+    """Says at which line a script is."""
+
+    def __init__(self, script: Path) -> None:
+        self.script, self.path, self.folder = script, str(script.absolute()), Path.cwd()
+        named = sysconfig.get_paths()
+        self.others = tuple(named[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+        self.others += (str(Path(__file__).resolve().parents[1]) + os.sep, os.path.dirname(torch.__file__) + os.sep, "<")
+
+    def now(self) -> str:
+        """``file:line`` of the innermost frame that is the script's, or of a module beside it."""
+        frame: Any = sys._getframe(1)  # noqa: SLF001 - frames alone, no tracebacks
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if name == self.path or not name.startswith(self.others):
+                shown = str(self.script) if name == self.path else name
+                return f"{shown}:{frame.f_lineno}"
+            frame = frame.f_back
+        return str(self.script)
 
 
 def run_script(script: Path, args: Sequence[str]) -> None:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,12 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
-from morphling.emulate.interception import PRODUCT_NAMES, foreign, operands_of
-from morphling.emulate.script import run_script
+from morphling.emulate.fakes import Fakes, FakeTensor, Unreadable, written
+from morphling.emulate.interception import PRODUCT_NAMES, foreign, operands_of, with_products
+from morphling.emulate.reading import readable
+from morphling.emulate.script import Places, ScriptError, run_script, threads_in
 from morphling.errors import InputError, RunError
 from morphling.types import Phase
 from morphling.workload.traced import TracedGemm, TracedGemms
@@ -36,36 +41,70 @@ class _FirstStepEnds(BaseException):
 
 
 class Tracer(TorchDispatchMode):
-    """Notes products and what they wait for; everything is executed as it is (on the meta device that is nothing)."""
+    """Notes products and what they wait for; everything is executed as it is (on the meta device that is nothing), or
+    by ``fakes``.
 
-    def __init__(self) -> None:
+    Attributes
+    ----------
+    left_out : calls of operations with matrix products that are none themselves, by name
+    over : what ended the trace; whatever is computed later raises it again
+    """
+
+    def __init__(self, fakes: Fakes | None = None) -> None:
         super().__init__()
+        self.fakes = fakes
         self.gemms: list[TracedGemm] = []
         self.dtypes: set[torch.dtype] = set()
+        self.left_out: Counter[str] = Counter()
+        self.over: BaseException | None = None
+        self.lock = threading.RLock()
+        self.owner = os.getpid()
         self._from: dict[int, int] = {}  # sets of products as the bits of whole numbers: thousands of unions
         self._tensors: dict[tuple[Any, ...], int] = {}
         self._held: dict[int, Any] = {}
         self._behind: list[int] = []
 
+    def end(self, error: BaseException) -> BaseException:
+        """The trace is over: ``error``, or what ended it before."""
+        self.over = self.over or error
+        return self.over
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords = kwargs or {}
-        if types and foreign(types):
+        if os.getpid() != self.owner:
+            return func(*args, **keywords)
+        if self.over is not None:
+            raise self.over
+        if types and foreign(t for t in types if self.fakes is None or t is not FakeTensor):
             return NotImplemented
         if not isinstance(func, torch._ops.OpOverload):  # noqa: SLF001 - higher-order operators have no schema
+            return func(*args, **keywords)
+        if func.namespace == "prim":  # asks where a tensor lies
             return func(*args, **keywords)
         name = PRODUCT_NAMES.get(func)
         if name is None and func._can_decompose():  # noqa: SLF001 - the only way to ask; inference mode
             with self:
                 return func.decompose(*args, **keywords)
+        if self.fakes is not None:
+            args, keywords = tree_map(self.fakes.image, (args, keywords))
+        return self._executed(name, func, args, keywords)
+
+    def _executed(self, name: str | None, func: Any, args: Any, keywords: Any) -> Any:
         read = 0
         for tensor in _tensors(args, keywords):
             read |= self._sources(tensor)
-        out = func(*args, **keywords)
+        product = name is not None and all(x.layout == torch.strided for x in operands_of(func, args))
+        if self.fakes is None:
+            out = func(*args, **keywords)
+        else:
+            out = self.fakes.run(func, args, keywords, product=product)
         made = read
-        if name is not None and all(x.layout == torch.strided for x in operands_of(func, args)):
+        if product:
             made = 1 << len(self.gemms)
-            self._note(name, func, args, read)
-        for tensor in _tensors((out,), _written(func, args, keywords)):
+            self._note(str(name), func, args, read)
+        elif with_products(func):
+            self.left_out[func.overloadpacket.__name__] += 1
+        for tensor in _tensors((out,), written(func, args, keywords)):
             self._from[self._key(tensor)] = made | self._sources(tensor)
         return out
 
@@ -126,50 +165,89 @@ def _tensors(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[torch.Tenso
     return [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
 
 
-def _written(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Arguments that the operation writes to."""
-    schema = func._schema.arguments  # noqa: SLF001 - no public name
-    out = {}
-    for place, argument in enumerate(schema):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[place] if place < len(args) else kwargs.get(argument.name)
-            if value is not None:
-                out[argument.name] = value
-    return out
-
-
 def _transposed(x: torch.Tensor) -> bool:
     """Whether a matrix lies in memory column by column."""
     return bool(x.shape[-1] > 1 and x.stride(-1) != 1 and x.stride(-2) == 1)
 
 
-def _result(tracer: Tracer, name: str) -> TracedGemms:
+def _result(tracer: Tracer, name: str, traced: Mapping[str, Any]) -> TracedGemms:
     if not tracer.gemms:
         raise RunError(f"{name}: no matrix product was seen")
     words = sorted(str(d).removeprefix("torch.") for d in tracer.dtypes)
-    return TracedGemms(name, words[0] if len(words) == 1 else "mixed", tuple(tracer.gemms))
+    provenance = {**traced, "torch": str(torch.__version__), "left_out": dict(sorted(tracer.left_out.items()))}
+    return TracedGemms(name, words[0] if len(words) == 1 else "mixed", tuple(tracer.gemms), provenance)
 
 
-def trace_script(script: Path, args: Sequence[str]) -> TracedGemms:
+def trace_script(
+    script: Path, args: Sequence[str], *, real: bool = False, note: Callable[[str], object] = str
+) -> TracedGemms:
     """The products that ``script`` computes up to its first optimizer step, forward and backward.
 
-    It is run as it is, on real tensors, and stopped there.  ``RunError`` if there is no product.
+    It is run and stopped there: without arithmetic (see `fakes`), or on ``real`` tensors as it is.  ``note`` is told
+    what is otherwise than in a run of the script alone.  ``InputError`` if it needs numbers that only a real step has;
+    ``RunError`` if there is no product.
     """
-    tracer = Tracer()
+    places = Places(script)
+    told: dict[str, None] = {}
+
+    def say(text: str) -> None:
+        if text not in told:
+            told[text] = None
+            note(text)
+
+    def unread(what: str) -> None:
+        say(f"{places.now()}: {what} gives nan: a trace without arithmetic has no such number (--real executes the step)")
+
+    def unreadable(what: str) -> BaseException:
+        return tracer.end(Unreadable(f"{places.now()}: {what} needs numbers {_WITHOUT}"))
 
     def stop(*_: object) -> None:
-        raise _FirstStepEnds
+        raise tracer.end(_FirstStepEnds())
 
-    with ExitStack() as stack:
-        fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
-        stack.callback(register_optimizer_step_pre_hook(stop).remove)
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(tracer)
-        with suppress(_FirstStepEnds):
-            run_script(script, args)
-    return _result(tracer, script.stem)
+    tracer = Tracer(None if real else Fakes(unreadable))
+    try:
+        with ExitStack() as stack:
+            _as_traced(stack, tracer)
+            stack.callback(register_optimizer_step_pre_hook(stop).remove)
+            if tracer.fakes is not None:
+                stack.enter_context(readable(tracer.fakes, unread, say, stop))
+            stack.enter_context(tracer)
+            with suppress(_FirstStepEnds):
+                run_script(script, args)
+    except ScriptError as error:
+        if told:
+            error.args = (f"{error} (a trace without arithmetic; before, it was told: {next(iter(told))})",)
+        raise
+    except Unreadable:
+        pass
+    if isinstance(tracer.over, Unreadable):
+        raise InputError(str(tracer.over))
+    way = "script, its first step executed" if real else "script, without arithmetic"
+    return _result(tracer, script.stem, {"way": way, "script": script.name, "told": list(told)})
+
+
+_WITHOUT = "that a trace without arithmetic does not have; --real executes the first step instead"
+
+
+def _as_traced(stack: ExitStack, tracer: Tracer) -> None:
+    """Attention takes the path of matrix products; threads that are started are traced too."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+    stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+    stack.enter_context(threads_in(partial(_Beside, tracer), (_FirstStepEnds, Unreadable)))
+
+
+class _Beside(TorchDispatchMode):
+    """The tracer, in another thread: one operation after another."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__()
+        self.tracer = tracer
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with self.tracer.lock:
+            return self.tracer.__torch_dispatch__(func, types, args, kwargs)
 
 
 def trace_model(
@@ -191,7 +269,7 @@ def trace_model(
     tracer = Tracer()
     with torch.device("meta"), sdpa_kernel(SDPBackend.MATH), tracer:
         call(model).backward()
-    return _result(tracer, reference.rpartition(":")[2])
+    return _result(tracer, reference.rpartition(":")[2], {"way": "model, without weights", "model": reference})
 
 
 def _class(reference: str) -> Any:

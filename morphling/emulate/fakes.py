@@ -1,0 +1,194 @@
+"""Operations of a script without their arithmetic: tensors have shapes, strides and types, and mostly no numbers.
+
+Shapes come from torch's fake tensors.  What a script decides by (token numbers, indices, masks, small tables) stays
+small and hangs on no parameter, so it is computed as well and kept beside the fake tensor.  A number that is not there
+is never made up: reading it ends the trace, but for a loss that is only printed or summed, which is nan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.utils._pytree import tree_leaves, tree_map
+
+__all__ = ["FakeTensor", "Fakes", "Unreadable", "storage_of", "written"]
+
+FLOATS_KEPT = 1 << 22
+"""Elements of a new floating-point tensor up to which it is computed: masks, tables, schedules; no activations."""
+RANDOM_KEPT = 1 << 17
+"""The same of random ones."""
+UNSET_KEPT = 1 << 12
+"""The same of ones that begin unset, as most weights do."""
+OTHERS_KEPT = 1 << 24
+"""The same of integers and Booleans: token numbers, indices, masks."""
+
+aten = torch.ops.aten
+LIFTED = {aten.lift_fresh.default, aten.lift_fresh_copy.default}
+"""How tensors made of Python or numpy values come in."""
+UNSET = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
+READ = {aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default}  # noqa: SLF001 - its name
+
+
+class Unreadable(BaseException):
+    """A script reads numbers that do not exist.  No script catches it by accident."""
+
+
+class Fakes:
+    """Executes operations on fake tensors, and really where all their numbers are known and few.
+
+    unreadable : makes the error for an operation that needs numbers which do not exist
+
+    Attributes
+    ----------
+    shared : memory that something else than fake tensors reads too (numpy arrays, say)
+    """
+
+    def __init__(self, unreadable: Callable[[str], BaseException]) -> None:
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False)
+        self.unreadable = unreadable
+        self._lost: set[int] = set()
+        self.shared: set[int] = set()
+
+    def image(self, value: Any) -> Any:
+        """The fake tensor of an ordinary tensor, whose numbers are known; all else as it is."""
+        if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
+            return value
+        if type(value) not in {torch.Tensor, torch.nn.Parameter}:
+            return value
+        fake = self.mode.from_tensor(value)
+        self.shared.add(storage_of(fake))
+        if value.device.type != "meta" and not _has_nan(value):
+            _keep(fake, value)
+        return fake
+
+    def known(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The numbers of a tensor, as an ordinary one; None where they do not exist."""
+        if not isinstance(tensor, FakeTensor):
+            return tensor
+        real, storage = tensor.__dict__.get("_known", (None, 0))
+        if real is None or real.shape != tensor.shape or real.dtype != tensor.dtype:
+            return None
+        now = storage_of(tensor)
+        found: torch.Tensor | None = real if storage == now and now not in self._lost else None
+        return found
+
+    def run(self, func: Any, args: Any, kwargs: Any, *, product: bool) -> Any:
+        """What ``func`` returns, as fake tensors; ``args`` and ``kwargs`` hold no ordinary ones."""
+        if func in LIFTED:
+            return args[0]
+        real = None if product else self._really(args, kwargs)
+        if func in READ:
+            if real is None:
+                raise self.unreadable(_name(func))
+            return func(*real[0], **real[1])
+        try:
+            out = self._shapes(func, args, kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException) as error:
+            if real is None:
+                raise self.unreadable(_name(func)) from error
+            return self._made(func(*real[0], **real[1]))
+        except Exception:
+            if real is None:
+                raise
+            return self._made(func(*real[0], **real[1]))  # raises what the script would see
+        self._remember(func, args, kwargs, out, real)
+        return out
+
+    def _shapes(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if "generator" in kwargs:  # nothing is drawn
+            kwargs = {**kwargs, "generator": None}
+        args = tuple(None if isinstance(x, torch.Generator) else x for x in args)
+        with self.mode:
+            return func(*args, **kwargs)
+
+    def _really(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """The arguments with their numbers; None unless all are known (a nan is what was not)."""
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, FakeTensor) and self.known(leaf) is None:
+                return None
+            if isinstance(leaf, float) and math.isnan(leaf):
+                return None
+            if isinstance(leaf, torch.device) and leaf.type == "meta":
+                return None
+        given: tuple[Any, Any] = tree_map(lambda x: self.known(x) if isinstance(x, FakeTensor) else x, (args, kwargs))
+        return given
+
+    def _remember(self, func: Any, args: Any, kwargs: Any, out: Any, real: tuple[Any, Any] | None) -> None:
+        """Compute the numbers of ``out`` where that is worth while; else what was written to has none any more."""
+        targets = [x for x in tree_leaves(written(func, args, kwargs)) if isinstance(x, torch.Tensor)]
+        outs = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+        held = {storage_of(x) for x in tree_leaves((args, kwargs)) if isinstance(x, FakeTensor)}
+        if real is not None and all(storage_of(x) in held or x.numel() <= _most(func, x) for x in outs):
+            numbers = [x for x in tree_leaves(func(*real[0], **real[1])) if isinstance(x, torch.Tensor)]
+            for fake, number in zip(outs, numbers, strict=True):
+                if isinstance(fake, FakeTensor) and fake.shape == number.shape:
+                    _keep(fake, number)
+            return
+        for target in targets:
+            if (storage := storage_of(target)) in self.shared:
+                raise self.unreadable(f"{_name(func)} into memory that is not only PyTorch's (a numpy array, say)")
+            self._lost.add(storage)
+
+    def own(self, fake: torch.Tensor) -> None:
+        """Nothing else reads the memory of ``fake``."""
+        self.shared.discard(storage_of(fake))
+
+    def _made(self, value: Any) -> Any:
+        """The images of new tensors."""
+        out = tree_map(self.image, value)
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, FakeTensor):
+                self.own(leaf)
+        return out
+
+
+def written(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Arguments that the operation writes to."""
+    schema = func._schema.arguments  # noqa: SLF001 - no public name
+    out = {}
+    for place, argument in enumerate(schema):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[place] if place < len(args) else kwargs.get(argument.name)
+            if value is not None:
+                out[argument.name] = value
+    return out
+
+
+def _keep(fake: FakeTensor, real: torch.Tensor) -> None:
+    fake.__dict__["_known"] = (real, storage_of(fake))
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """Which memory it lies in."""
+    try:
+        return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - its identity
+    except (NotImplementedError, RuntimeError):  # sparse
+        return -id(tensor)
+
+
+def _most(func: Any, tensor: torch.Tensor) -> int:
+    """Elements up to which what ``func`` returns anew is computed."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return OTHERS_KEPT
+    if func.overloadpacket in UNSET:
+        return UNSET_KEPT
+    return RANDOM_KEPT if torch.Tag.nondeterministic_seeded in func.tags else FLOATS_KEPT
+
+
+def _has_nan(value: torch.Tensor) -> bool:
+    """A nan in a small table is a number that was read and was not there."""
+    return value.is_floating_point() and value.numel() <= FLOATS_KEPT and bool(value.isnan().any())
+
+
+def _name(func: Any) -> str:
+    return str(func).removeprefix("aten.").removesuffix(".default")

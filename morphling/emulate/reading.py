@@ -1,0 +1,244 @@
+"""What Python, rather than an operation, asks of fake tensors: numbers, copies, files, other processes.
+
+Numbers that exist are handed out.  A floating-point number that does not is nan, told once, and cannot be compared; all
+else ends the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from morphling.emulate.fakes import Fakes, FakeTensor, storage_of
+
+__all__ = ["readable"]
+
+LOADED_BYTES = 64 << 20
+"""Files up to this size are read by `torch.load`; of larger ones the shapes alone."""
+_NONE = object()
+
+
+class _Nan(float):
+    """A number that does not exist: it may be printed and added up; who decides by it is refused."""
+
+    unreadable: Callable[[str], BaseException]
+
+    def __new__(cls, unreadable: Callable[[str], BaseException]) -> _Nan:
+        made = float.__new__(cls, "nan")
+        made.unreadable = unreadable
+        return made
+
+    __hash__ = float.__hash__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return float, ("nan",)
+
+
+def _computed(name: str) -> Callable[..., Any]:
+    plain = getattr(float, name)
+
+    def method(self: _Nan, *args: Any) -> Any:
+        out = plain(self, *args)
+        return _Nan(self.unreadable) if type(out) is float else out
+
+    return method
+
+
+def _decided(name: str) -> Callable[..., Any]:
+    def method(self: _Nan, *_: Any) -> Any:
+        raise self.unreadable(f"{name.strip('_')} of a number")
+
+    return method
+
+
+for _operation in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "neg", "abs"):
+    setattr(_Nan, f"__{_operation}__", _computed(f"__{_operation}__"))
+for _operation in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "trunc", "floor", "ceil"):
+    setattr(_Nan, f"__{_operation}__", _decided(f"__{_operation}__"))
+
+
+class _Methods:
+    """Methods of `FakeTensor` while a script is traced."""
+
+    def __init__(self, fakes: Fakes, note: Callable[[str], object]) -> None:
+        self.fakes, self.note = fakes, note
+
+    def all(self) -> dict[str, Callable[..., Any]]:
+        """By name."""
+        given = ("tolist", "numpy", "__array__", "__int__", "__bool__", "__index__", "__complex__", "__reduce_ex__")
+        out = {name: self._real(name) for name in (*given, "data_ptr", "__dlpack__")}
+        out |= {"__repr__": self._repr, "__format__": self._format, "__deepcopy__": self._deepcopy}
+        out |= {"item": self._item, "__float__": self._float}
+        return {name: _function(method) for name, method in out.items()}
+
+    def _real(self, name: str) -> Callable[..., Any]:
+        plain = getattr(torch.Tensor, name)
+
+        def method(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
+            return plain(self._known(tensor, name), *args, **kwargs)
+
+        return method
+
+    def _known(self, tensor: FakeTensor, name: str) -> torch.Tensor:
+        real = self.fakes.known(tensor)
+        if real is None:
+            raise self.fakes.unreadable(f"Tensor.{name}")
+        return real.detach().requires_grad_(tensor.requires_grad) if tensor.requires_grad else real
+
+    def _number(self, tensor: FakeTensor, name: str) -> float | None:
+        """None if the number exists."""
+        if self.fakes.known(tensor) is not None:
+            return None
+        if tensor.numel() != 1:
+            raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
+        if not tensor.is_floating_point():
+            raise self.fakes.unreadable(f"Tensor.{name}")
+        self.note(f"Tensor.{name}")
+        return _Nan(self.fakes.unreadable)
+
+    def _item(self, tensor: FakeTensor) -> Any:
+        number = self._number(tensor, "item")
+        return self._known(tensor, "item").item() if number is None else number
+
+    def _float(self, tensor: FakeTensor) -> float:
+        number = self._number(tensor, "__float__")
+        return float(self._known(tensor, "__float__")) if number is None else float.__add__(number, 0.0)
+
+    def _format(self, tensor: FakeTensor, spec: str) -> str:
+        return format(self._item(tensor), spec) if tensor.dim() == 0 else format(repr(tensor), spec)
+
+    def _repr(self, tensor: FakeTensor, **_: Any) -> str:
+        real = self.fakes.known(tensor)
+        if real is not None:
+            with _disable_current_modes():
+                return repr(real.detach())
+        return f"tensor(without numbers, size={tuple(tensor.shape)}, dtype={tensor.dtype})"
+
+    def _deepcopy(self, tensor: FakeTensor, memo: dict[int, Any]) -> Any:
+        if not tensor.is_leaf:
+            raise RuntimeError("Only Tensors created explicitly by the user support the deepcopy protocol")
+        if id(tensor) in memo:
+            return memo[id(tensor)]
+        with torch.no_grad():
+            copied: Any = tensor.detach().clone()
+        copied.requires_grad_(tensor.requires_grad)
+        if isinstance(tensor, torch.nn.Parameter):
+            copied._is_param = True  # noqa: SLF001 - as torch marks it
+        if tensor.grad is not None:
+            copied.grad = self._deepcopy(tensor.grad, memo)  # type: ignore[arg-type] # fake as well
+        memo[id(tensor)] = copied
+        return copied
+
+
+def _function(method: Callable[..., Any]) -> Callable[..., Any]:
+    """As a class binds it to its tensors: what is bound already is not bound again."""
+    return lambda tensor, *args, **kwargs: method(tensor, *args, **kwargs)
+
+
+@contextmanager
+def readable(
+    fakes: Fakes, unread: Callable[[str], object], note: Callable[[str], object], stop: Callable[..., object]
+) -> Iterator[None]:
+    """Inside, Python reads fake tensors as far as their numbers are known.
+
+    unread : is told what gives nan;  note : what is otherwise than the script asks;
+    stop : ends the trace where a scaler would look at gradients before an optimizer's step
+    """
+    with ExitStack() as stack:
+        for name, method in _Methods(fakes, unread).all().items():
+            stack.enter_context(_set(FakeTensor, name, method))
+        stack.enter_context(_set(torch.utils, "swap_tensors", _swapped))
+        stack.enter_context(_set(torch.nn.init, "_no_grad_trunc_normal_", _drawn(torch.nn.init._no_grad_trunc_normal_)))
+        stack.enter_context(_set(torch, "tensor", _owned(fakes, torch.tensor)))
+        stack.enter_context(_set(torch, "load", _loading(fakes, torch.load, note)))
+        stack.enter_context(_set(torch.utils.data.DataLoader, "_get_iterator", _here(note)))
+        stack.enter_context(_set(torch.amp.GradScaler, "step", _scaled(stop)))
+        yield
+
+
+@contextmanager
+def _set(owner: Any, name: str, new: Any) -> Iterator[None]:
+    """As the owner's own attribute; afterwards it is as before, inherited or not."""
+    old = vars(owner).get(name, _NONE)
+    setattr(owner, name, new)
+    try:
+        yield
+    finally:
+        if old is _NONE:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, old)
+
+
+def _swapped(first: torch.Tensor, second: torch.Tensor) -> None:
+    """Modules that change their type swap fake parameters with new ones, and real ones set their data, as here."""
+    first.data = second.detach()
+
+
+def _drawn(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Weights are drawn from a cut normal distribution until none is beyond the cut: of numbers that do not exist, none
+    is.
+    """
+
+    def trunc_normal(tensor: torch.Tensor, mean: float, std: float, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(tensor, FakeTensor):
+            return original(tensor, mean, std, *args, **kwargs)
+        with torch.no_grad():
+            return tensor.normal_(mean, std)
+
+    return trunc_normal
+
+
+def _owned(fakes: Fakes, original: Callable[..., Any]) -> Callable[..., Any]:
+    def tensor(*args: Any, **kwargs: Any) -> Any:
+        out = original(*args, **kwargs)
+        if isinstance(out, FakeTensor):
+            fakes.own(out)
+        return out
+
+    return tensor
+
+
+def _loading(fakes: Fakes, original: Callable[..., Any], note: Callable[[str], object]) -> Callable[..., Any]:
+    def load(f: Any, *args: Any, **kwargs: Any) -> Any:
+        path = Path(f) if isinstance(f, str | Path) else None
+        large = path is not None and path.is_file() and path.stat().st_size > LOADED_BYTES
+        if large:
+            note(f"torch.load of {f}: shapes alone, since it is larger than {LOADED_BYTES >> 20} MiB")
+        with _disable_current_modes(), fakes.mode if large else nullcontext():
+            return original(f, *args, **kwargs)
+
+    return load
+
+
+def _here(note: Callable[[str], object]) -> Callable[..., Any]:
+    original = torch.utils.data.DataLoader._get_iterator  # noqa: SLF001 - where processes would be started
+
+    def iterator(loader: Any) -> Any:
+        processes, timeout = loader.num_workers, loader.timeout
+        if not processes:
+            return original(loader)
+        note("DataLoader: data is loaded in the process of the script")
+        loader.num_workers = loader.timeout = 0
+        try:
+            return original(loader)
+        finally:
+            loader.num_workers, loader.timeout = processes, timeout
+
+    return iterator
+
+
+def _scaled(stop: Callable[..., object]) -> Callable[..., Any]:
+    original = torch.amp.GradScaler.step
+
+    def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if scaler.is_enabled():
+            stop()
+        return original(scaler, optimizer, *args, **kwargs)
+
+    return step
