@@ -43,7 +43,8 @@ def emulate(
         ),
     ] = False,
     real: Annotated[
-        bool, typer.Option("--real", help="With --trace-only: execute that step (for a script that decides by numbers).")
+        bool,
+        typer.Option("--real", help="With --trace-only: execute that step (for scripts that decide by numbers)."),
     ] = False,
     model: Annotated[
         str | None, typer.Option(help="With --trace-only: a model class, such as transformers:LlamaForCausalLM.")
@@ -89,9 +90,7 @@ def _emulate(script: Path, scenario: str, arguments: list[str], overrides: list[
     from morphling.run.emulate import emulate as emulate_script
 
     with _traced(ScriptError):
-        results = emulate_script(
-            script, scenario, arguments, overrides, say=_say, warn=_warn, **keys
-        )
+        results = emulate_script(script, scenario, arguments, overrides, say=_say, warn=_warn, **keys)
     from rich.console import Console
 
     sys.stdout.flush()

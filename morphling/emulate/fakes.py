@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,7 +22,9 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_leaves, tree_map
 
-__all__ = ["FakeTensor", "Fakes", "Unreadable", "storage_of", "written"]
+from morphling.emulate.interception import operands_of
+
+__all__ = ["FakeTensor", "Fakes", "Unreadable", "leaves", "storage_of", "written"]
 
 FLOATS_KEPT = 1 << 22
 """Elements of a new floating-point tensor up to which it is computed: masks, tables, schedules; no activations."""
@@ -37,6 +40,9 @@ LIFTED = {aten.lift_fresh.default, aten.lift_fresh_copy.default}
 """How tensors made of Python or numpy values come in."""
 UNSET = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
 READ = {aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default}  # noqa: SLF001 - its name
+
+
+_NO_SHAPE = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 
 
 class Unreadable(BaseException):
@@ -58,6 +64,13 @@ class Fakes:
         self.unreadable = unreadable
         self._lost: set[int] = set()
         self.shared: set[int] = set()
+
+    def images(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Arguments without ordinary tensors."""
+        if all(isinstance(x, FakeTensor) or not isinstance(x, torch.Tensor) for x in leaves(args, kwargs)):
+            return args, kwargs
+        given: tuple[Any, Any] = tree_map(self.image, (args, kwargs))
+        return given
 
     def image(self, value: Any) -> Any:
         """The fake tensor of an ordinary tensor, whose numbers are known; all else as it is."""
@@ -86,23 +99,32 @@ class Fakes:
         """What ``func`` returns, as fake tensors; ``args`` and ``kwargs`` hold no ordinary ones."""
         if func in LIFTED:
             return args[0]
-        real = None if product else self._really(args, kwargs)
+        real = self._really(args, kwargs)
         if func in READ:
             if real is None:
                 raise self.unreadable(_name(func))
             return func(*real[0], **real[1])
+        failed: Exception | None = None
         try:
             out = self._shapes(func, args, kwargs)
-        except (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException) as error:
-            if real is None:
-                raise self.unreadable(_name(func)) from error
-            return self._made(func(*real[0], **real[1]))
-        except Exception:
-            if real is None:
-                raise
-            return self._made(func(*real[0], **real[1]))  # raises what the script would see
-        self._remember(func, args, kwargs, out, real)
+        except Exception as error:  # noqa: BLE001 - which of them is told below, not as one that this one led to
+            failed = error
+        if failed is not None:
+            return self._otherwise(func, args, kwargs, real, failed, product=product)
+        self._remember(func, args, kwargs, out, None if product else real)
         return out
+
+    def _otherwise(
+        self, func: Any, args: Any, kwargs: Any, real: tuple[Any, Any] | None, failed: Exception, *, product: bool
+    ) -> Any:
+        """What ``func`` returns, or raises, where shapes alone do not say it."""
+        if real is None and isinstance(failed, _NO_SHAPE):
+            data = isinstance(failed, DataDependentOutputException)
+            raise self.unreadable(_name(func) if data else f"the shape of {_name(func)}") from failed
+        if real is None and not (product and _misfit(*operands_of(func, args))):
+            raise failed
+        given = (args, kwargs) if real is None else real
+        return self._made(func(*tree_map(_empty, given[0]), **given[1]))  # raises what the script would see
 
     def _shapes(self, func: Any, args: Any, kwargs: Any) -> Any:
         if "generator" in kwargs:  # nothing is drawn
@@ -113,7 +135,7 @@ class Fakes:
 
     def _really(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """The arguments with their numbers; None unless all are known (a nan is what was not)."""
-        for leaf in tree_leaves((args, kwargs)):
+        for leaf in leaves(args, kwargs):
             if isinstance(leaf, FakeTensor) and self.known(leaf) is None:
                 return None
             if isinstance(leaf, float) and math.isnan(leaf):
@@ -125,19 +147,24 @@ class Fakes:
 
     def _remember(self, func: Any, args: Any, kwargs: Any, out: Any, real: tuple[Any, Any] | None) -> None:
         """Compute the numbers of ``out`` where that is worth while; else what was written to has none any more."""
-        targets = [x for x in tree_leaves(written(func, args, kwargs)) if isinstance(x, torch.Tensor)]
-        outs = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
-        held = {storage_of(x) for x in tree_leaves((args, kwargs)) if isinstance(x, FakeTensor)}
-        if real is not None and all(storage_of(x) in held or x.numel() <= _most(func, x) for x in outs):
+        outs = [out] if isinstance(out, torch.Tensor) else [x for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+        if real is not None and self._few(func, args, kwargs, outs):
             numbers = [x for x in tree_leaves(func(*real[0], **real[1])) if isinstance(x, torch.Tensor)]
             for fake, number in zip(outs, numbers, strict=True):
                 if isinstance(fake, FakeTensor) and fake.shape == number.shape:
                     _keep(fake, number)
             return
-        for target in targets:
+        for target in written(func, args, kwargs):
             if (storage := storage_of(target)) in self.shared:
                 raise self.unreadable(f"{_name(func)} into memory that is not only PyTorch's (a numpy array, say)")
             self._lost.add(storage)
+
+    @staticmethod
+    def _few(func: Any, args: Any, kwargs: Any, outs: list[torch.Tensor]) -> bool:
+        """Whether ``outs`` are small, or lie in memory that is there anyway."""
+        large = [x for x in outs if x.numel() > _most(func, x)]
+        held = {storage_of(x) for x in leaves(args, kwargs) if isinstance(x, FakeTensor)} if large else set()
+        return all(storage_of(x) in held for x in large)
 
     def own(self, fake: torch.Tensor) -> None:
         """Nothing else reads the memory of ``fake``."""
@@ -152,16 +179,28 @@ class Fakes:
         return out
 
 
-def written(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Arguments that the operation writes to."""
-    schema = func._schema.arguments  # noqa: SLF001 - no public name
-    out = {}
-    for place, argument in enumerate(schema):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[place] if place < len(args) else kwargs.get(argument.name)
-            if value is not None:
-                out[argument.name] = value
+def leaves(args: Any, kwargs: Any) -> list[Any]:
+    """Arguments of an operation, those in lists one by one: no deeper nesting is in its schema."""
+    out: list[Any] = []
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, list | tuple):
+            out += value
+        else:
+            out.append(value)
     return out
+
+
+@cache
+def _places(func: Any) -> tuple[tuple[int, str], ...]:
+    """Of arguments that the operation writes to."""
+    schema = enumerate(func._schema.arguments)  # noqa: SLF001 - no public name
+    return tuple((i, x.name) for i, x in schema if x.alias_info is not None and x.alias_info.is_write)
+
+
+def written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Tensors that the operation writes to."""
+    given = [args[place] if place < len(args) else kwargs.get(name) for place, name in _places(func)]
+    return [x for x in leaves(given, {}) if isinstance(x, torch.Tensor)]
 
 
 def _keep(fake: FakeTensor, real: torch.Tensor) -> None:
@@ -188,6 +227,18 @@ def _most(func: Any, tensor: torch.Tensor) -> int:
 def _has_nan(value: torch.Tensor) -> bool:
     """A nan in a small table is a number that was read and was not there."""
     return value.is_floating_point() and value.numel() <= FLOATS_KEPT and bool(value.isnan().any())
+
+
+def _misfit(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two operands cannot be multiplied."""
+    return bool(a.dim() == b.dim() and a.dim() > 1 and a.shape[-1] != b.shape[-2])
+
+
+def _empty(value: Any) -> Any:
+    """In place of a fake tensor, an ordinary one of its shape and hardly any memory; all else as it is."""
+    if not isinstance(value, FakeTensor):
+        return value
+    return torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape)
 
 
 def _name(func: Any) -> str:

@@ -20,7 +20,17 @@ from torch.utils.flop_counter import flop_registry
 from morphling.emulate.tiles import ProductShape
 from morphling.types import DType, Phase
 
-__all__ = ["DTYPES", "PRODUCT_NAMES", "Computer", "Coverage", "Interception", "Product", "foreign", "operands_of", "with_products"]
+__all__ = [
+    "DTYPES",
+    "PRODUCT_NAMES",
+    "Computer",
+    "Coverage",
+    "Interception",
+    "Product",
+    "foreign",
+    "operands_of",
+    "with_products",
+]
 
 DTYPES = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16}
 """Number formats that devices have rates for."""

@@ -6,15 +6,16 @@ else ends the trace.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from morphling.emulate.fakes import Fakes, FakeTensor, storage_of
+from morphling.emulate.fakes import Fakes, FakeTensor
 
 __all__ = ["readable"]
 
@@ -24,13 +25,17 @@ _NONE = object()
 
 
 class _Nan(float):
-    """A number that does not exist: it may be printed and added up; who decides by it is refused."""
+    """A number that does not exist: it may be printed and added up; who decides by it is refused.
+
+    origin : what gave it
+    """
 
     unreadable: Callable[[str], BaseException]
+    origin: str
 
-    def __new__(cls, unreadable: Callable[[str], BaseException]) -> _Nan:
+    def __new__(cls, unreadable: Callable[[str], BaseException], origin: str) -> Self:
         made = float.__new__(cls, "nan")
-        made.unreadable = unreadable
+        made.unreadable, made.origin = unreadable, origin
         return made
 
     __hash__ = float.__hash__
@@ -44,22 +49,24 @@ def _computed(name: str) -> Callable[..., Any]:
 
     def method(self: _Nan, *args: Any) -> Any:
         out = plain(self, *args)
-        return _Nan(self.unreadable) if type(out) is float else out
+        return _Nan(self.unreadable, self.origin) if type(out) is float else out
 
     return method
 
 
-def _decided(name: str) -> Callable[..., Any]:
+def _decided(shown: str) -> Callable[..., Any]:
     def method(self: _Nan, *_: Any) -> Any:
-        raise self.unreadable(f"{name.strip('_')} of a number")
+        raise self.unreadable(f"{shown} of what {self.origin} gave")
 
     return method
 
 
-for _operation in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "neg", "abs"):
-    setattr(_Nan, f"__{_operation}__", _computed(f"__{_operation}__"))
-for _operation in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "trunc", "floor", "ceil"):
-    setattr(_Nan, f"__{_operation}__", _decided(f"__{_operation}__"))
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "neg", "abs"):
+    setattr(_Nan, f"__{_name}__", _computed(f"__{_name}__"))
+for _name, _shown in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.items():
+    setattr(_Nan, f"__{_name}__", _decided(_shown))
+for _name in ("bool", "int", "trunc", "floor", "ceil"):
+    setattr(_Nan, f"__{_name}__", _decided(_name))
 
 
 class _Methods:
@@ -80,34 +87,33 @@ class _Methods:
         plain = getattr(torch.Tensor, name)
 
         def method(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
-            return plain(self._known(tensor, name), *args, **kwargs)
+            with _disable_current_modes():
+                return plain(self._known(tensor, name), *args, **kwargs)
 
         return method
 
     def _known(self, tensor: FakeTensor, name: str) -> torch.Tensor:
         real = self.fakes.known(tensor)
         if real is None:
-            raise self.fakes.unreadable(f"Tensor.{name}")
+            raise self.fakes.unreadable(_spoken(name))
         return real.detach().requires_grad_(tensor.requires_grad) if tensor.requires_grad else real
 
-    def _number(self, tensor: FakeTensor, name: str) -> float | None:
-        """None if the number exists."""
-        if self.fakes.known(tensor) is not None:
-            return None
+    def _nan(self, tensor: FakeTensor, name: str) -> _Nan:
+        """In place of a floating-point number that does not exist."""
         if tensor.numel() != 1:
             raise RuntimeError(f"a Tensor with {tensor.numel()} elements cannot be converted to Scalar")
         if not tensor.is_floating_point():
-            raise self.fakes.unreadable(f"Tensor.{name}")
-        self.note(f"Tensor.{name}")
-        return _Nan(self.fakes.unreadable)
+            raise self.fakes.unreadable(_spoken(name))
+        self.note(_spoken(name))
+        return _Nan(self.fakes.unreadable, _spoken(name))
 
     def _item(self, tensor: FakeTensor) -> Any:
-        number = self._number(tensor, "item")
-        return self._known(tensor, "item").item() if number is None else number
+        real = self.fakes.known(tensor)
+        return self._nan(tensor, "item") if real is None else real.item()
 
     def _float(self, tensor: FakeTensor) -> float:
-        number = self._number(tensor, "__float__")
-        return float(self._known(tensor, "__float__")) if number is None else float.__add__(number, 0.0)
+        real = self.fakes.known(tensor)
+        return float.__add__(self._nan(tensor, "__float__"), 0.0) if real is None else float(real)
 
     def _format(self, tensor: FakeTensor, spec: str) -> str:
         return format(self._item(tensor), spec) if tensor.dim() == 0 else format(repr(tensor), spec)
@@ -116,7 +122,7 @@ class _Methods:
         real = self.fakes.known(tensor)
         if real is not None:
             with _disable_current_modes():
-                return repr(real.detach())
+                return repr(self._known(tensor, "__repr__"))
         return f"tensor(without numbers, size={tuple(tensor.shape)}, dtype={tensor.dtype})"
 
     def _deepcopy(self, tensor: FakeTensor, memo: dict[int, Any]) -> Any:
@@ -130,14 +136,34 @@ class _Methods:
         if isinstance(tensor, torch.nn.Parameter):
             copied._is_param = True  # noqa: SLF001 - as torch marks it
         if tensor.grad is not None:
-            copied.grad = self._deepcopy(tensor.grad, memo)  # type: ignore[arg-type] # fake as well
+            copied.grad = self._deepcopy(tensor.grad, memo)
         memo[id(tensor)] = copied
         return copied
 
 
+def _spoken(name: str) -> str:
+    """As a script has it."""
+    return _SHOWN.get(name, f"Tensor.{name}")
+
+
+_SHOWN = {
+    "__array__": "a numpy array of a tensor",
+    "__bool__": "a tensor that is decided by (if, while, and, or, not)",
+    "__float__": "float(tensor)",
+    "__int__": "int(tensor)",
+    "__index__": "a tensor as an index",
+    "__complex__": "complex(tensor)",
+    "__reduce_ex__": "saving a tensor (pickle, torch.save)",
+}
+
+
 def _function(method: Callable[..., Any]) -> Callable[..., Any]:
-    """As a class binds it to its tensors: what is bound already is not bound again."""
-    return lambda tensor, *args, **kwargs: method(tensor, *args, **kwargs)
+    """As a class binds it to its tensors: what is bound already would not be bound again."""
+
+    def unbound(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
+        return method(tensor, *args, **kwargs)
+
+    return unbound
 
 
 @contextmanager
@@ -152,6 +178,8 @@ def readable(
     with ExitStack() as stack:
         for name, method in _Methods(fakes, unread).all().items():
             stack.enter_context(_set(FakeTensor, name, method))
+        # Wrong shapes are the script's own error, and told as that.
+        stack.enter_context(_set(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True))
         stack.enter_context(_set(torch.utils, "swap_tensors", _swapped))
         stack.enter_context(_set(torch.nn.init, "_no_grad_trunc_normal_", _drawn(torch.nn.init._no_grad_trunc_normal_)))
         stack.enter_context(_set(torch, "tensor", _owned(fakes, torch.tensor)))

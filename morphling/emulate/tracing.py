@@ -6,13 +6,13 @@ content comes from.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
-from morphling.emulate.fakes import Fakes, FakeTensor, Unreadable, written
+from morphling.emulate.fakes import Fakes, FakeTensor, Unreadable, leaves, written
 from morphling.emulate.interception import PRODUCT_NAMES, foreign, operands_of, with_products
 from morphling.emulate.reading import readable
-from morphling.emulate.script import Places, ScriptError, run_script, threads_in
+from morphling.emulate.script import Places, ScriptError, run_script, threads_within
 from morphling.errors import InputError, RunError
 from morphling.types import Phase
 from morphling.workload.traced import TracedGemm, TracedGemms
@@ -70,6 +70,8 @@ class Tracer(TorchDispatchMode):
         return self.over
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default and self.fakes is not None:
+            return args[0].fake_device
         keywords = kwargs or {}
         if os.getpid() != self.owner:
             return func(*args, **keywords)
@@ -79,32 +81,28 @@ class Tracer(TorchDispatchMode):
             return NotImplemented
         if not isinstance(func, torch._ops.OpOverload):  # noqa: SLF001 - higher-order operators have no schema
             return func(*args, **keywords)
-        if func.namespace == "prim":  # asks where a tensor lies
-            return func(*args, **keywords)
         name = PRODUCT_NAMES.get(func)
         if name is None and func._can_decompose():  # noqa: SLF001 - the only way to ask; inference mode
             with self:
                 return func.decompose(*args, **keywords)
         if self.fakes is not None:
-            args, keywords = tree_map(self.fakes.image, (args, keywords))
+            args, keywords = self.fakes.images(args, keywords)
         return self._executed(name, func, args, keywords)
 
     def _executed(self, name: str | None, func: Any, args: Any, keywords: Any) -> Any:
         read = 0
-        for tensor in _tensors(args, keywords):
+        for tensor in _tensors(leaves(args, keywords)):
             read |= self._sources(tensor)
         product = name is not None and all(x.layout == torch.strided for x in operands_of(func, args))
-        if self.fakes is None:
-            out = func(*args, **keywords)
-        else:
-            out = self.fakes.run(func, args, keywords, product=product)
+        fakes = self.fakes
+        out = func(*args, **keywords) if fakes is None else fakes.run(func, args, keywords, product=product)
         made = read
         if product:
             made = 1 << len(self.gemms)
             self._note(str(name), func, args, read)
         elif with_products(func):
             self.left_out[func.overloadpacket.__name__] += 1
-        for tensor in _tensors((out,), written(func, args, keywords)):
+        for tensor in (*_tensors(tree_leaves(out)), *written(func, args, keywords)):
             self._from[self._key(tensor)] = made | self._sources(tensor)
         return out
 
@@ -161,8 +159,8 @@ def _bits(number: int) -> Iterator[int]:
         number ^= low
 
 
-def _tensors(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    return [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
+    return [x for x in values if isinstance(x, torch.Tensor)]
 
 
 def _transposed(x: torch.Tensor) -> bool:
@@ -174,8 +172,8 @@ def _result(tracer: Tracer, name: str, traced: Mapping[str, Any]) -> TracedGemms
     if not tracer.gemms:
         raise RunError(f"{name}: no matrix product was seen")
     words = sorted(str(d).removeprefix("torch.") for d in tracer.dtypes)
-    provenance = {**traced, "torch": str(torch.__version__), "left_out": dict(sorted(tracer.left_out.items()))}
-    return TracedGemms(name, words[0] if len(words) == 1 else "mixed", tuple(tracer.gemms), provenance)
+    how = {**traced, "torch": str(torch.__version__), "left_out": dict(sorted(tracer.left_out.items()))}
+    return TracedGemms(name, words[0] if len(words) == 1 else "mixed", tuple(tracer.gemms), how)
 
 
 def trace_script(
@@ -187,55 +185,80 @@ def trace_script(
     what is otherwise than in a run of the script alone.  ``InputError`` if it needs numbers that only a real step has;
     ``RunError`` if there is no product.
     """
-    places = Places(script)
-    told: dict[str, None] = {}
-
-    def say(text: str) -> None:
-        if text not in told:
-            told[text] = None
-            note(text)
-
-    def unread(what: str) -> None:
-        say(f"{places.now()}: {what} gives nan: a trace without arithmetic has no such number (--real executes the step)")
-
-    def unreadable(what: str) -> BaseException:
-        return tracer.end(Unreadable(f"{places.now()}: {what} needs numbers {_WITHOUT}"))
+    seen = _Seen(script, note)
 
     def stop(*_: object) -> None:
         raise tracer.end(_FirstStepEnds())
 
-    tracer = Tracer(None if real else Fakes(unreadable))
+    def within(run: Callable[[], None]) -> None:
+        with suppress(_FirstStepEnds, Unreadable), _Beside(tracer):
+            run()
+
+    tracer = Tracer(None if real else Fakes(lambda what: tracer.end(Unreadable(seen.needs(what)))))
     try:
         with ExitStack() as stack:
-            _as_traced(stack, tracer)
+            _attention_as_products(stack)
             stack.callback(register_optimizer_step_pre_hook(stop).remove)
             if tracer.fakes is not None:
-                stack.enter_context(readable(tracer.fakes, unread, say, stop))
+                stack.enter_context(readable(tracer.fakes, seen.nan, seen.say, stop))
+            stack.enter_context(threads_within(within, lambda: tracer.over is None))
             stack.enter_context(tracer)
-            with suppress(_FirstStepEnds):
+            with suppress(_FirstStepEnds, Unreadable):
                 run_script(script, args)
     except ScriptError as error:
-        if told:
-            error.args = (f"{error} (a trace without arithmetic; before, it was told: {next(iter(told))})",)
+        if seen.nans:
+            error.args = (f"{error} (in a trace without arithmetic; it was told before that {seen.nans[0]} is nan)",)
         raise
-    except Unreadable:
-        pass
-    if isinstance(tracer.over, Unreadable):
-        raise InputError(str(tracer.over))
+    finally:
+        over = tracer.over
+        tracer.end(_FirstStepEnds())  # of threads that go on
+    if isinstance(over, Unreadable):
+        raise InputError(str(over))
     way = "script, its first step executed" if real else "script, without arithmetic"
-    return _result(tracer, script.stem, {"way": way, "script": script.name, "told": list(told)})
+    digest = hashlib.sha256(script.read_bytes()).hexdigest()
+    how = {"way": way, "script": script.name, "script_sha256": digest, "arguments": list(args), "nan": seen.nans}
+    return _result(tracer, script.stem, how)
 
 
-_WITHOUT = "that a trace without arithmetic does not have; --real executes the first step instead"
+class _Seen:
+    """What a script saw otherwise than alone, told once each.
+
+    Attributes
+    ----------
+    nans : where it read a number that does not exist
+    """
+
+    def __init__(self, script: Path, note: Callable[[str], object]) -> None:
+        self.places, self.note = Places(script), note
+        self.told: set[str] = set()
+        self.nans: list[str] = []
+
+    def say(self, text: str) -> None:
+        if text not in self.told:
+            self.told.add(text)
+            self.note(text)
+
+    def nan(self, what: str) -> None:
+        file, line = self.places.now()
+        place = f"{Path(file).name}:{line}: {what}"
+        if place not in self.nans:
+            self.nans.append(place)
+            self.say(f"{file}:{line}: {what} gives nan: this trace computes no such number (with --real it does)")
+
+    def needs(self, what: str) -> str:
+        file, line = self.places.now()
+        return (
+            f"{file}:{line}: {what} needs numbers that a trace without arithmetic does not have; with --real the"
+            " first step is executed"
+        )
 
 
-def _as_traced(stack: ExitStack, tracer: Tracer) -> None:
-    """Attention takes the path of matrix products; threads that are started are traced too."""
+def _attention_as_products(stack: ExitStack) -> None:
+    """Attention takes the path of matrix products."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
     stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-    stack.enter_context(threads_in(partial(_Beside, tracer), (_FirstStepEnds, Unreadable)))
 
 
 class _Beside(TorchDispatchMode):

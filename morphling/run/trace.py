@@ -28,9 +28,9 @@ def trace(
 ) -> TracedGemms:
     """Trace one training step of ``script``, or of ``model`` (``module:Class``) made of the JSON file ``config``.
 
-    No number of it is computed, unless the step of a script is to be executed (``real``); ``note`` is told what the
-    script sees otherwise than alone.  The products go into ``out``, a new file.  ``InputError`` if the input is wrong; `RunError` if there is no product,
-    or the file cannot be written.
+    Its numbers are not computed, unless the step of a script is to be executed (``real``); ``note`` is told what the
+    script sees otherwise than alone.  The products go into ``out``, a new file.  ``InputError`` if the input is wrong,
+    or the script needs numbers; `RunError` if there is no product, or the file cannot be written.
     """
     need_torch()
     target = Path(out)
