@@ -1,7 +1,7 @@
 """Operations of a script without their arithmetic: tensors have shapes, strides and types, and mostly no numbers.
 
-Shapes come from torch's fake tensors.  What a script decides by (token numbers, indices, masks, small tables) stays
-small and hangs on no parameter, so it is computed as well and kept beside the fake tensor.  A number that is not there
+Shapes come from torch's fake tensors.  What a script decides by (token numbers, indices, masks, small tables) is small
+and comes from no matrix product, so it is computed as well and kept beside the fake tensor.  A number that is not there
 is never made up: reading it ends the trace, but for a loss that is only printed or summed, which is nan.
 """
 
@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_leaves, tree_map
 
-from morphling.emulate.interception import operands_of
+from morphling.emulate.interception import PRODUCT_NAMES, operands_of, with_products
 
 __all__ = ["FakeTensor", "Fakes", "Unreadable", "leaves", "storage_of", "written"]
 
@@ -95,7 +95,7 @@ class Fakes:
         found: torch.Tensor | None = real if storage == now and now not in self._lost else None
         return found
 
-    def run(self, func: Any, args: Any, kwargs: Any, *, product: bool) -> Any:
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What ``func`` returns, as fake tensors; ``args`` and ``kwargs`` hold no ordinary ones."""
         if func in LIFTED:
             return args[0]
@@ -110,21 +110,37 @@ class Fakes:
         except Exception as error:  # noqa: BLE001 - which of them is told below, not as one that this one led to
             failed = error
         if failed is not None:
-            return self._otherwise(func, args, kwargs, real, failed, product=product)
-        self._remember(func, args, kwargs, out, None if product else real)
+            return self._otherwise(func, args, kwargs, real, failed)
+        multiplies = func in PRODUCT_NAMES or with_products(func)
+        self._remember(func, args, kwargs, out, None if multiplies else real)
         return out
 
-    def _otherwise(
-        self, func: Any, args: Any, kwargs: Any, real: tuple[Any, Any] | None, failed: Exception, *, product: bool
-    ) -> Any:
+    def _otherwise(self, func: Any, args: Any, kwargs: Any, real: tuple[Any, Any] | None, failed: Exception) -> Any:
         """What ``func`` returns, or raises, where shapes alone do not say it."""
+        if real is None and func is aten.index.Tensor and (places := self._places_of(args[1])) is not None:
+            return self._shapes(func, (args[0], places), kwargs)
         if real is None and isinstance(failed, _NO_SHAPE):
             data = isinstance(failed, DataDependentOutputException)
             raise self.unreadable(_name(func) if data else f"the shape of {_name(func)}") from failed
-        if real is None and not (product and _misfit(*operands_of(func, args))):
+        if real is None and not (func in PRODUCT_NAMES and _misfit(*operands_of(func, args))):
             raise failed
         given = (args, kwargs) if real is None else real
-        return self._made(func(*tree_map(_empty, given[0]), **given[1]))  # raises what the script would see
+        out = func(*tree_map(_empty, given[0]), **given[1])  # raises what the script would see
+        if written(func, args, kwargs):
+            raise self.unreadable(_name(func)) from failed
+        return self.made(out)
+
+    def _places_of(self, indices: Any) -> list[Any] | None:
+        """Indices with masks as the places where they are true; None if some are not known."""
+        out: list[Any] = []
+        for index in indices:
+            if index is None or index.dtype not in {torch.bool, torch.uint8}:
+                out.append(index)
+            elif (mask := self.known(index)) is None:
+                return None
+            else:
+                out += self.made(mask.nonzero().unbind(1))
+        return out
 
     def _shapes(self, func: Any, args: Any, kwargs: Any) -> Any:
         if "generator" in kwargs:  # nothing is drawn
@@ -170,7 +186,7 @@ class Fakes:
         """Nothing else reads the memory of ``fake``."""
         self.shared.discard(storage_of(fake))
 
-    def _made(self, value: Any) -> Any:
+    def made(self, value: Any) -> Any:
         """The images of new tensors."""
         out = tree_map(self.image, value)
         for leaf in tree_leaves(out):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from morphling.emulate.fakes import Fakes, FakeTensor
 
@@ -183,6 +183,7 @@ def readable(
         stack.enter_context(_set(torch.utils, "swap_tensors", _swapped))
         stack.enter_context(_set(torch.nn.init, "_no_grad_trunc_normal_", _drawn(torch.nn.init._no_grad_trunc_normal_)))
         stack.enter_context(_set(torch, "tensor", _owned(fakes, torch.tensor)))
+        stack.enter_context(_set(torch._utils, "_rebuild_tensor", _rebuilding(fakes, torch._utils._rebuild_tensor)))
         stack.enter_context(_set(torch, "load", _loading(fakes, torch.load, note)))
         stack.enter_context(_set(torch.utils.data.DataLoader, "_get_iterator", _here(note)))
         stack.enter_context(_set(torch.amp.GradScaler, "step", _scaled(stop)))
@@ -237,11 +238,25 @@ def _loading(fakes: Fakes, original: Callable[..., Any], note: Callable[[str], o
         path = Path(f) if isinstance(f, str | Path) else None
         large = path is not None and path.is_file() and path.stat().st_size > LOADED_BYTES
         if large:
-            note(f"torch.load of {f}: shapes alone, since it is larger than {LOADED_BYTES >> 20} MiB")
+            note(f"torch.load of {f}: shapes alone, since it is larger than {LOADED_BYTES:,} bytes")
         with _disable_current_modes(), fakes.mode if large else nullcontext():
             return original(f, *args, **kwargs)
 
     return load
+
+
+def _rebuilding(fakes: Fakes, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Tensors out of pickles, whose memory torch sets past all shapes."""
+
+    def rebuild(storage: Any, *args: Any) -> Any:
+        untyped = getattr(storage, "_untyped_storage", storage)
+        if untyped.device.type == "meta" or _get_current_dispatch_mode() is None:  # as `torch.load` sees to it
+            return original(storage, *args)
+        with _disable_current_modes():
+            out = original(storage, *args)
+        return fakes.made(out)
+
+    return rebuild
 
 
 def _here(note: Callable[[str], object]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.thread import _threads_queues  # no public name says which threads are a pool's
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -174,11 +174,21 @@ class Places:
     def now(self) -> tuple[str, int]:
         """File and line of the innermost frame that is the script's, or of a module beside it."""
         frame: Any = sys._getframe(1)  # noqa: SLF001 - frames alone, no tracebacks
+        lines = []
         while frame is not None:
-            name = frame.f_code.co_filename
-            if name == self.path or not name.startswith(self.others):
-                return (str(self.script) if name == self.path else name), frame.f_lineno
+            lines.append((frame.f_code.co_filename, frame.f_lineno))
             frame = frame.f_back
+        return self._first(lines)
+
+    def of(self, error: BaseException) -> tuple[str, int]:
+        """The same of where an error was raised."""
+        lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+        return self._first(lines[::-1])
+
+    def _first(self, lines: Iterable[tuple[str, int]]) -> tuple[str, int]:
+        for name, line in lines:
+            if name == self.path or not name.startswith(self.others):
+                return (str(self.script) if name == self.path else name), line
         return str(self.script), 0
 
 

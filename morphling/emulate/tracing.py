@@ -95,7 +95,7 @@ class Tracer(TorchDispatchMode):
             read |= self._sources(tensor)
         product = name is not None and all(x.layout == torch.strided for x in operands_of(func, args))
         fakes = self.fakes
-        out = func(*args, **keywords) if fakes is None else fakes.run(func, args, keywords, product=product)
+        out = func(*args, **keywords) if fakes is None else fakes.run(func, args, keywords)
         made = read
         if product:
             made = 1 << len(self.gemms)
@@ -206,6 +206,8 @@ def trace_script(
             with suppress(_FirstStepEnds, Unreadable):
                 run_script(script, args)
     except ScriptError as error:
+        if not real and _NO_DATA in str(error):
+            raise InputError(seen.needs(f"PyTorch's own code ({_NO_DATA})", error.__cause__)) from error
         if seen.nans:
             error.args = (f"{error} (in a trace without arithmetic; it was told before that {seen.nans[0]} is nan)",)
         raise
@@ -218,6 +220,10 @@ def trace_script(
     digest = hashlib.sha256(script.read_bytes()).hexdigest()
     how = {"way": way, "script": script.name, "script_sha256": digest, "arguments": list(args), "nan": seen.nans}
     return _result(tracer, script.stem, how)
+
+
+_NO_DATA = "data is not allocated yet"
+"""What torch says where it reads a fake tensor's memory past the dispatcher (packed sequences, say)."""
 
 
 class _Seen:
@@ -245,8 +251,8 @@ class _Seen:
             self.nans.append(place)
             self.say(f"{file}:{line}: {what} gives nan: this trace computes no such number (with --real it does)")
 
-    def needs(self, what: str) -> str:
-        file, line = self.places.now()
+    def needs(self, what: str, error: BaseException | None = None) -> str:
+        file, line = self.places.now() if error is None else self.places.of(error)
         return (
             f"{file}:{line}: {what} needs numbers that a trace without arithmetic does not have; with --real the"
             " first step is executed"
