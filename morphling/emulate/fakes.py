@@ -42,7 +42,12 @@ UNSET = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.n
 READ = {aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default}  # noqa: SLF001 - its name
 
 
-_NO_SHAPE = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
+_NO_SHAPE: dict[type[Exception], str] = {
+    DataDependentOutputException: "{}",
+    DynamicOutputShapeException: "the shape of {}",
+    UnsupportedOperatorException: "{}, for which PyTorch has no shapes,",
+}
+"""How an operation is called where shapes are not enough."""
 
 
 class Unreadable(BaseException):
@@ -119,9 +124,8 @@ class Fakes:
         """What ``func`` returns, or raises, where shapes alone do not say it."""
         if real is None and func is aten.index.Tensor and (places := self._places_of(args[1])) is not None:
             return self._shapes(func, (args[0], places), kwargs)
-        if real is None and isinstance(failed, _NO_SHAPE):
-            data = isinstance(failed, DataDependentOutputException)
-            raise self.unreadable(_name(func) if data else f"the shape of {_name(func)}") from failed
+        if real is None and isinstance(failed, tuple(_NO_SHAPE)):
+            raise self.unreadable(_NO_SHAPE[type(failed)].format(_name(func))) from failed
         if real is None and not (func in PRODUCT_NAMES and _misfit(*operands_of(func, args))):
             raise failed
         given = (args, kwargs) if real is None else real

@@ -383,7 +383,21 @@ PRODUCT_NAMES = {func: func.overloadpacket.__name__ for func in _ROUTES}
 
 def with_products(func: Any) -> bool:
     """Whether an operation has matrix products in it that are none of `PRODUCT_NAMES`."""
-    return func not in PRODUCT_NAMES and (func.overloadpacket in flop_registry or func.overloadpacket in _VECTORS)
+    packet = getattr(func, "overloadpacket", func)  # higher-order operators have none
+    inside = packet in flop_registry or packet in _VECTORS or packet.__name__ in _FUSED
+    return func not in PRODUCT_NAMES and inside
+
+
+_FUSED = {
+    "_cudnn_rnn",
+    "_cudnn_rnn_backward",
+    "_grouped_mm",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+    "mkldnn_rnn_layer",
+    "mkldnn_rnn_layer_backward",
+}
+"""Operations with products inside that torch's own registry leaves out, by name, since not every torch has all."""
 
 
 def operands_of(func: Any, args: Any) -> tuple[torch.Tensor, torch.Tensor]:

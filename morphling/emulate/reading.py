@@ -175,18 +175,22 @@ def readable(
     unread : is told what gives nan;  note : what is otherwise than the script asks;
     stop : ends the trace where a scaler would look at gradients before an optimizer's step
     """
-    with ExitStack() as stack:
-        for name, method in _Methods(fakes, unread).all().items():
-            stack.enter_context(_set(FakeTensor, name, method))
+    inner, pickled = torch.nn.init, torch._utils  # noqa: SLF001 - where pickled tensors are made again
+    replaced: list[tuple[Any, str, Any]] = [
+        *((FakeTensor, name, method) for name, method in _Methods(fakes, unread).all().items()),
         # Wrong shapes are the script's own error, and told as that.
-        stack.enter_context(_set(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True))
-        stack.enter_context(_set(torch.utils, "swap_tensors", _swapped))
-        stack.enter_context(_set(torch.nn.init, "_no_grad_trunc_normal_", _drawn(torch.nn.init._no_grad_trunc_normal_)))
-        stack.enter_context(_set(torch, "tensor", _owned(fakes, torch.tensor)))
-        stack.enter_context(_set(torch._utils, "_rebuild_tensor", _rebuilding(fakes, torch._utils._rebuild_tensor)))
-        stack.enter_context(_set(torch, "load", _loading(fakes, torch.load, note)))
-        stack.enter_context(_set(torch.utils.data.DataLoader, "_get_iterator", _here(note)))
-        stack.enter_context(_set(torch.amp.GradScaler, "step", _scaled(stop)))
+        (logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True),
+        (torch.utils, "swap_tensors", _swapped),
+        (torch, "tensor", _owned(fakes, torch.tensor)),
+        (torch, "load", _loading(fakes, torch.load, note)),
+        (torch.utils.data.DataLoader, "_get_iterator", _here(note)),
+        (torch.amp.GradScaler, "step", _scaled(stop)),
+        (inner, "_no_grad_trunc_normal_", _drawn(inner._no_grad_trunc_normal_)),
+        (pickled, "_rebuild_tensor", _rebuilding(fakes, pickled._rebuild_tensor)),  # noqa: SLF001 - see above
+    ]
+    with ExitStack() as stack:
+        for owner, name, new in replaced:
+            stack.enter_context(_set(owner, name, new))
         yield
 
 

@@ -80,6 +80,8 @@ class Tracer(TorchDispatchMode):
         if types and foreign(t for t in types if self.fakes is None or t is not FakeTensor):
             return NotImplemented
         if not isinstance(func, torch._ops.OpOverload):  # noqa: SLF001 - higher-order operators have no schema
+            if with_products(func):
+                self.left_out[func.__name__] += 1
             return func(*args, **keywords)
         name = PRODUCT_NAMES.get(func)
         if name is None and func._can_decompose():  # noqa: SLF001 - the only way to ask; inference mode
@@ -210,6 +212,8 @@ def trace_script(
             raise InputError(seen.needs(f"PyTorch's own code ({_NO_DATA})", error.__cause__)) from error
         if seen.nans:
             error.args = (f"{error} (in a trace without arithmetic; it was told before that {seen.nans[0]} is nan)",)
+        elif not real and error.trace:
+            error.args = (f"{error} (in a trace without arithmetic; with --real the first step is executed)",)
         raise
     finally:
         over = tracer.over
