@@ -93,11 +93,10 @@ class Fakes:
         """The numbers of a tensor, as an ordinary one; None where they do not exist."""
         if not isinstance(tensor, FakeTensor):
             return tensor
-        real, storage = tensor.__dict__.get("_known", (None, 0))
-        if real is None or real.shape != tensor.shape or real.dtype != tensor.dtype:
+        real, place = tensor.__dict__.get("_known", (None, None))
+        if real is None or place != _place(tensor) or place[0] in self._lost:
             return None
-        now = storage_of(tensor)
-        found: torch.Tensor | None = real if storage == now and now not in self._lost else None
+        found: torch.Tensor = real
         return found
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -224,7 +223,14 @@ def written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
 
 
 def _keep(fake: FakeTensor, real: torch.Tensor) -> None:
-    fake.__dict__["_known"] = (real, storage_of(fake))
+    fake.__dict__["_known"] = (real, _place(fake))
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What it shows: another one after ``x.data = y``, say, whose numbers are not those of before."""
+    strides = tensor.stride() if tensor.layout == torch.strided else ()
+    offset = tensor.storage_offset() if tensor.layout == torch.strided else 0
+    return storage_of(tensor), offset, strides, tensor.shape, tensor.dtype
 
 
 def storage_of(tensor: torch.Tensor) -> int:

@@ -15,13 +15,15 @@ from typing import Any, Self
 import torch
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
-from morphling.emulate.fakes import Fakes, FakeTensor
+from morphling.emulate.fakes import Fakes, FakeTensor, storage_of
 
 __all__ = ["readable"]
 
 LOADED_BYTES = 64 << 20
 """Files up to this size are read by `torch.load`; of larger ones the shapes alone."""
 _NONE = object()
+_SHARING = {"numpy", "__array__", "__dlpack__", "data_ptr"}
+"""What gives the memory itself away."""
 
 
 class _Nan(float):
@@ -87,8 +89,11 @@ class _Methods:
         plain = getattr(torch.Tensor, name)
 
         def method(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
+            real = self._known(tensor, name)
+            if name in _SHARING:
+                self.fakes.shared.add(storage_of(tensor))
             with _disable_current_modes():
-                return plain(self._known(tensor, name), *args, **kwargs)
+                return plain(real, *args, **kwargs)
 
         return method
 

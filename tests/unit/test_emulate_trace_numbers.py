@@ -71,6 +71,8 @@ def cli(*args, cwd):
             "import numpy; array = numpy.zeros((2, 4), 'f')\ntorch.from_numpy(array).copy_(x.detach())",
             r"copy_ into memory that is not only PyTorch's \(a numpy array, say\)",
         ),
+        ("kept = torch.zeros(4); array = kept.numpy(); kept[:] = x[0].detach()", "copy_ into memory that is not only"),
+        ("square = torch.ones(2, 2); square.data = square.data.t(); square.tolist()", r"Tensor\.tolist"),
         (
             "r = torch.nn.utils.rnn\ntorch.nn.GRU(4, 4)(r.pack_padded_sequence(torch.ones(2, 1, 4), [2]))",
             r"PyTorch's own code \(data is not allocated yet\)",
@@ -153,10 +155,14 @@ scale = nn.Parameter(torch.tensor([1.0, 2.0])); own = torch.from_numpy(np.ones((
 net = nn.BatchNorm1d(2, momentum=None)
 net(((data @ own) * scale)).sum().backward()
 assert own.grad.shape == (8, 2) and scale.grad.shape == (2,) and net.num_batches_tracked.item() == 1
-words[1] = (data @ own).argmax()
+words = words.clone(); words[1] = (data @ own).argmax()
+square = torch.arange(4).view(2, 2); square.data = square.data.t()
+assert square.dtype == torch.int64
+view = torch.arange(4).view(2, 2); view.t_()
+assert view.tolist() == [[0, 2], [1, 3]]
 words.tolist()
 """
-    with pytest.raises(InputError, match=r"train\.py:23: Tensor\.tolist needs"):
+    with pytest.raises(InputError, match=r"train\.py:27: Tensor\.tolist needs"):
         traced(tmp_path, text)
 
 

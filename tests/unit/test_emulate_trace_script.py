@@ -207,8 +207,8 @@ x = torch.randn(3, 5, 8)
         (MASKS, 3 * 3, {}),
         (OWN, None, {}),
         (THREADS, 1 + 2, {}),
-        # three steps of a GRU: a product of all inputs, and one a step, forward and as dW; dX of two states; a cell: two,
-        # and their dW
+        # three steps of a GRU: a product of all inputs, and one a step, forward and as dW; dX of two states; a cell:
+        # two, and their dW
         (RECURRENT, 2 * (1 + 3) + 2 + 2 * 2, {"mkldnn_rnn_layer": 2, "mkldnn_rnn_layer_backward": 2}),
     ],
     ids=["checkpoints", "batched", "tied", "convolution", "autocast", "masks", "own", "threads", "recurrent"],
