@@ -89,11 +89,11 @@ class _Methods:
         plain = getattr(torch.Tensor, name)
 
         def method(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
-            real = self._known(tensor, name)
+            with _disable_current_modes():
+                out = plain(self._known(tensor, name), *args, **kwargs)
             if name in _SHARING:
                 self.fakes.shared.add(storage_of(tensor))
-            with _disable_current_modes():
-                return plain(real, *args, **kwargs)
+            return out
 
         return method
 

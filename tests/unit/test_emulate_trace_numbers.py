@@ -152,6 +152,7 @@ assert words.sort().values.tolist() == [2, 3, 8] and torch.equal(words, words.cl
 view = words[1:]; view.zero_()
 assert words.tolist() == [8, 0, 0]
 scale = nn.Parameter(torch.tensor([1.0, 2.0])); own = torch.from_numpy(np.ones((8, 2), np.float32)).requires_grad_()
+assert scale.numpy(force=True).tolist() == [1, 2] and np.asarray(scale.detach()).sum() == 3 and scale.tolist() == [1, 2]
 net = nn.BatchNorm1d(2, momentum=None)
 net(((data @ own) * scale)).sum().backward()
 assert own.grad.shape == (8, 2) and scale.grad.shape == (2,) and net.num_batches_tracked.item() == 1
@@ -162,7 +163,7 @@ view = torch.arange(4).view(2, 2); view.t_()
 assert view.tolist() == [[0, 2], [1, 3]]
 words.tolist()
 """
-    with pytest.raises(InputError, match=r"train\.py:27: Tensor\.tolist needs"):
+    with pytest.raises(InputError, match=r"train\.py:28: Tensor\.tolist needs"):
         traced(tmp_path, text)
 
 
