@@ -2,6 +2,7 @@
 
 python benchmarks/emulate.py            everything (a minute or two)
 python benchmarks/emulate.py memory N   one process on N devices: its peak memory, bytes
+python benchmarks/emulate.py trace      one process that traces Llama 2 of 7 billion parameters, without arithmetic
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -152,7 +154,30 @@ def memory() -> None:
         print(f"  {devices:>5} devices  {held / 2**20:7.1f} MiB  {held / first:5.3f}")
 
 
+def trace() -> None:
+    """In this process: CPU seconds without the start of Python and torch, wall seconds, products, peak memory."""
+    from morphling.emulate.tracing import trace_script
+
+    torch.set_num_threads(1)
+    wall, cpu = time.perf_counter(), time.process_time()
+    traced = trace_script(Path(__file__).resolve().parents[1] / "examples" / "train_llama.py", ())
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    print(
+        f"  {len(traced.gemms)} products of {traced.flops / 1e12:.0f} TFLOP in {cpu:.1f} s of CPU time ({wall:.1f} s of"
+        f" the clock), peak memory {host_memory_bytes() / 2**20:.0f} MiB"
+    )
+
+
+def traces() -> None:
+    print("\na script of 6.7 billion parameters, traced without arithmetic (target: at most 2,048 MiB)", flush=True)
+    for _ in range(2):
+        subprocess.run([sys.executable, __file__, "trace"], check=True)
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["trace"]:
+        trace()
+        return
     if sys.argv[1:2] == ["memory"]:
         training = Training()
         with watched_by(emulation(int(sys.argv[2])), print):
@@ -165,6 +190,7 @@ def main() -> None:
     step_time()
     deviation()
     memory()
+    traces()
 
 
 if __name__ == "__main__":

@@ -36,7 +36,15 @@ def emulate(
     ] = "devices",
     allow_plugins: AllowPlugins = False,
     trace_only: Annotated[
-        bool, typer.Option("--trace-only", help="Write the products of one training step into a file; no fleet.")
+        bool,
+        typer.Option(
+            "--trace-only",
+            help="Write the products of the first training step into a file; no fleet, no arithmetic, no weights.",
+        ),
+    ] = False,
+    real: Annotated[
+        bool,
+        typer.Option("--real", help="With --trace-only: execute that step (for scripts that decide by numbers)."),
     ] = False,
     model: Annotated[
         str | None, typer.Option(help="With --trace-only: a model class, such as transformers:LlamaForCausalLM.")
@@ -53,8 +61,10 @@ def emulate(
 
     given = list(arguments or ())
     if trace_only:
-        _trace(script, given, out, model, config, batch_size, sequence_length)
+        _trace(script, given, out, model, config, batch_size, sequence_length, real)
         return
+    if real:
+        raise InputError("--real goes with --trace-only; on a fleet every number is computed")
     if model is not None or script is None:
         raise InputError("a script is needed; --model goes with --trace-only")
     if batched not in {"devices", "coordinator"}:
@@ -80,9 +90,7 @@ def _emulate(script: Path, scenario: str, arguments: list[str], overrides: list[
     from morphling.run.emulate import emulate as emulate_script
 
     with _traced(ScriptError):
-        results = emulate_script(
-            script, scenario, arguments, overrides, say=_say, warn=lambda text: _say(f"warning: {text}"), **keys
-        )
+        results = emulate_script(script, scenario, arguments, overrides, say=_say, warn=_warn, **keys)
     from rich.console import Console
 
     sys.stdout.flush()
@@ -101,6 +109,7 @@ def _trace(
     config: Path | None,
     batch_size: int,
     sequence_length: int,
+    real: bool,
 ) -> None:
     from morphling.emulate import need_torch
     from morphling.run.trace import trace
@@ -119,7 +128,13 @@ def _trace(
             config=config,
             batch_size=batch_size,
             sequence_length=sequence_length,
+            real=real,
+            note=_warn,
         )
+    left = ", ".join(f"{name} ({calls:,} calls)" for name, calls in traced.traced["left_out"].items())
+    if left:
+        _warn(f"operations with products inside them are not in the file: {left}")
+    _say(f"traced: {traced.traced['way']}")
     _say(f"{len(traced.gemms):,} matrix products, {traced.flops:,} FLOPs: {target}")
 
 
@@ -132,6 +147,10 @@ def _traced(error: type[Any]) -> Iterator[None]:
         sys.stdout.flush()
         print(raised.trace, end="", file=sys.stderr)
         raise
+
+
+def _warn(text: str) -> None:
+    _say(f"warning: {text}")
 
 
 def _say(text: str) -> None:

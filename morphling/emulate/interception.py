@@ -20,7 +20,17 @@ from torch.utils.flop_counter import flop_registry
 from morphling.emulate.tiles import ProductShape
 from morphling.types import DType, Phase
 
-__all__ = ["DTYPES", "PRODUCT_NAMES", "Computer", "Coverage", "Interception", "Product", "foreign", "operands_of"]
+__all__ = [
+    "DTYPES",
+    "PRODUCT_NAMES",
+    "Computer",
+    "Coverage",
+    "Interception",
+    "Product",
+    "foreign",
+    "operands_of",
+    "with_products",
+]
 
 DTYPES = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16}
 """Number formats that devices have rates for."""
@@ -369,6 +379,25 @@ _ROUTES: dict[Any, Callable[..., Any] | None] = {
 }
 PRODUCT_NAMES = {func: func.overloadpacket.__name__ for func in _ROUTES}
 """Operations that are plain matrix products, and what to call them."""
+
+
+def with_products(func: Any) -> bool:
+    """Whether an operation has matrix products in it that are none of `PRODUCT_NAMES`."""
+    packet = getattr(func, "overloadpacket", func)  # higher-order operators have none
+    inside = packet in flop_registry or packet in _VECTORS or packet.__name__ in _FUSED
+    return func not in PRODUCT_NAMES and inside
+
+
+_FUSED = {
+    "_cudnn_rnn",
+    "_cudnn_rnn_backward",
+    "_grouped_mm",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+    "mkldnn_rnn_layer",
+    "mkldnn_rnn_layer_backward",
+}
+"""Operations with products inside that torch's own registry leaves out, by name, since not every torch has all."""
 
 
 def operands_of(func: Any, args: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+import sysconfig
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.thread import _threads_queues  # no public name says which threads are a pool's
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -23,7 +24,7 @@ from morphling.emulate.interception import Coverage, Interception
 from morphling.emulate.watchdog import Watchdog
 from morphling.errors import InputError, RunError
 
-__all__ = ["ScriptError", "run_script", "watched_by"]
+__all__ = ["Places", "ScriptError", "run_script", "threads_within", "watched_by"]
 
 OURS = "morphling-tiles"
 """Threads of our own: what they compute has been seen."""
@@ -100,17 +101,8 @@ def _losses(emulation: Emulation) -> Iterator[None]:
 def _threads(mode: Interception, warn: Callable[[str], None]) -> Iterator[None]:
     """The mode belongs to one thread; threads that a script starts get one of their own.
 
-    At the end those that are no daemons are waited for, as Python does before it exits (not those of a pool: they wait
-    for work themselves).  What computes on after that computes by itself.
+    What computes on after the script computes by itself.
     """
-    original = threading.Thread.start
-    started: list[threading.Thread] = []
-
-    def start(thread: threading.Thread) -> None:
-        if not thread.name.startswith(OURS):
-            started.append(thread)
-            thread.run = partial(watched, thread.run)  # type: ignore[method-assign] # of this thread, not of its class
-        original(thread)
 
     def watched(run: Callable[[], None]) -> None:
         own = mode.sibling()
@@ -121,15 +113,40 @@ def _threads(mode: Interception, warn: Callable[[str], None]) -> Iterator[None]:
             if own.products:
                 warn("products of several threads share one virtual clock: they are computed one after another")
 
+    try:
+        with threads_within(watched):
+            yield
+    finally:
+        mode.ended.set()
+
+
+@contextmanager
+def threads_within(
+    within: Callable[[Callable[[], None]], None], waits: Callable[[], bool] = lambda: True
+) -> Iterator[None]:
+    """Threads that a script starts run as ``within(run)``.
+
+    At the end, if ``waits()``, those that are no daemons are waited for, as Python does before it exits (not those of a
+    pool: they wait for work themselves).
+    """
+    original = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def start(thread: threading.Thread) -> None:
+        if not thread.name.startswith(OURS):
+            started.append(thread)
+            thread.run = partial(within, thread.run)  # type: ignore[method-assign] # of this thread, not of its class
+        original(thread)
+
     with _replaced(threading.Thread, "start", start):
         try:
             yield
         finally:
-            if isinstance(sys.exception(), Exception | None):  # not an interrupt: its user has waited enough
+            # Not after an interrupt: its user has waited enough.
+            if isinstance(sys.exception(), Exception | None) and waits():
                 for thread in started:  # threads may start others meanwhile
                     if not thread.daemon and thread not in _threads_queues:
                         thread.join()
-            mode.ended.set()
 
 
 @contextmanager
@@ -142,6 +159,37 @@ def _compile_said(warn: Callable[[str], None]) -> Iterator[None]:
 
     with _replaced(torch, "compile", compiled):
         yield
+
+
+class Places:
+    """Says at which line a script is."""
+
+    def __init__(self, script: Path) -> None:
+        self.script, self.path = script, str(script.absolute())
+        named = sysconfig.get_paths()
+        folders = [named[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+        folders += [str(Path(__file__).resolve().parents[1]), str(Path(torch.__file__).parent)]
+        self.others = (*(folder + os.sep for folder in folders), "<")
+
+    def now(self) -> tuple[str, int]:
+        """File and line of the innermost frame that is the script's, or of a module beside it."""
+        frame: Any = sys._getframe(1)  # noqa: SLF001 - frames alone, no tracebacks
+        lines = []
+        while frame is not None:
+            lines.append((frame.f_code.co_filename, frame.f_lineno))
+            frame = frame.f_back
+        return self._first(lines)
+
+    def of(self, error: BaseException) -> tuple[str, int]:
+        """The same of where an error was raised."""
+        lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+        return self._first(lines[::-1])
+
+    def _first(self, lines: Iterable[tuple[str, int]]) -> tuple[str, int]:
+        for name, line in lines:
+            if name == self.path or not name.startswith(self.others):
+                return (str(self.script) if name == self.path else name), line
+        return str(self.script), 0
 
 
 def run_script(script: Path, args: Sequence[str]) -> None:
@@ -198,11 +246,15 @@ def _without_ours(frames: list[traceback.FrameSummary]) -> list[traceback.FrameS
             while kept and kept[-1].filename.endswith(_LEADS_IN):
                 kept.pop()
             inside = True
-        elif not (inside and frame.filename.endswith(_LEADS_OUT)):
+        elif not (inside and any(part in frame.filename for part in _LEADS_OUT)):
             kept.append(frame)
             inside = False
     return kept
 
 
 _LEADS_IN = ("torch/_compile.py", "torch/_dynamo/eval_frame.py", "torch/utils/_python_dispatch.py")
-_LEADS_OUT = ("torch/_ops.py",)
+_LEADS_OUT = (
+    *("torch/_ops.py", "torch/_compile.py", "torch/_dynamo/", "torch/_subclasses/", "torch/_meta_registrations.py"),
+    *("torch/_prims", "torch/_refs/", "torch/_decomp/", "torch/utils/_stats.py", "torch/__init__.py"),
+)
+"""How shapes are worked out, in torch, is no frame of the script's either."""

@@ -6,8 +6,11 @@ content comes from.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -19,8 +22,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from morphling.emulate.interception import PRODUCT_NAMES, foreign, operands_of
-from morphling.emulate.script import run_script
+from morphling.emulate.fakes import Fakes, FakeTensor, Unreadable, leaves, written
+from morphling.emulate.interception import PRODUCT_NAMES, foreign, operands_of, with_products
+from morphling.emulate.reading import readable
+from morphling.emulate.script import Places, ScriptError, run_script, threads_within
 from morphling.errors import InputError, RunError
 from morphling.types import Phase
 from morphling.workload.traced import TracedGemm, TracedGemms
@@ -36,36 +41,70 @@ class _FirstStepEnds(BaseException):
 
 
 class Tracer(TorchDispatchMode):
-    """Notes products and what they wait for; everything is executed as it is (on the meta device that is nothing)."""
+    """Notes products and what they wait for; everything is executed as it is (on the meta device that is nothing), or
+    by ``fakes``.
 
-    def __init__(self) -> None:
+    Attributes
+    ----------
+    left_out : calls of operations with matrix products that are none themselves, by name
+    over : what ended the trace; whatever is computed later raises it again
+    """
+
+    def __init__(self, fakes: Fakes | None = None) -> None:
         super().__init__()
+        self.fakes = fakes
         self.gemms: list[TracedGemm] = []
         self.dtypes: set[torch.dtype] = set()
+        self.left_out: Counter[str] = Counter()
+        self.over: BaseException | None = None
+        self.lock = threading.RLock()
+        self.owner = os.getpid()
         self._from: dict[int, int] = {}  # sets of products as the bits of whole numbers: thousands of unions
         self._tensors: dict[tuple[Any, ...], int] = {}
         self._held: dict[int, Any] = {}
         self._behind: list[int] = []
 
+    def end(self, error: BaseException) -> BaseException:
+        """The trace is over: ``error``, or what ended it before."""
+        self.over = self.over or error
+        return self.over
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default and self.fakes is not None:
+            return args[0].fake_device
         keywords = kwargs or {}
-        if types and foreign(types):
+        if os.getpid() != self.owner:
+            return func(*args, **keywords)
+        if self.over is not None:
+            raise self.over
+        if types and foreign(t for t in types if self.fakes is None or t is not FakeTensor):
             return NotImplemented
         if not isinstance(func, torch._ops.OpOverload):  # noqa: SLF001 - higher-order operators have no schema
+            if with_products(func):
+                self.left_out[func.__name__] += 1
             return func(*args, **keywords)
         name = PRODUCT_NAMES.get(func)
         if name is None and func._can_decompose():  # noqa: SLF001 - the only way to ask; inference mode
             with self:
                 return func.decompose(*args, **keywords)
+        if self.fakes is not None:
+            args, keywords = self.fakes.images(args, keywords)
+        return self._executed(name, func, args, keywords)
+
+    def _executed(self, name: str | None, func: Any, args: Any, keywords: Any) -> Any:
         read = 0
-        for tensor in _tensors(args, keywords):
+        for tensor in _tensors(leaves(args, keywords)):
             read |= self._sources(tensor)
-        out = func(*args, **keywords)
+        product = name is not None and all(x.layout == torch.strided for x in operands_of(func, args))
+        fakes = self.fakes
+        out = func(*args, **keywords) if fakes is None else fakes.run(func, args, keywords)
         made = read
-        if name is not None and all(x.layout == torch.strided for x in operands_of(func, args)):
+        if product:
             made = 1 << len(self.gemms)
-            self._note(name, func, args, read)
-        for tensor in _tensors((out,), _written(func, args, keywords)):
+            self._note(str(name), func, args, read)
+        elif with_products(func):
+            self.left_out[func.overloadpacket.__name__] += 1
+        for tensor in (*_tensors(tree_leaves(out)), *written(func, args, keywords)):
             self._from[self._key(tensor)] = made | self._sources(tensor)
         return out
 
@@ -122,20 +161,8 @@ def _bits(number: int) -> Iterator[int]:
         number ^= low
 
 
-def _tensors(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    return [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Arguments that the operation writes to."""
-    schema = func._schema.arguments  # noqa: SLF001 - no public name
-    out = {}
-    for place, argument in enumerate(schema):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[place] if place < len(args) else kwargs.get(argument.name)
-            if value is not None:
-                out[argument.name] = value
-    return out
+def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
+    return [x for x in values if isinstance(x, torch.Tensor)]
 
 
 def _transposed(x: torch.Tensor) -> bool:
@@ -143,33 +170,117 @@ def _transposed(x: torch.Tensor) -> bool:
     return bool(x.shape[-1] > 1 and x.stride(-1) != 1 and x.stride(-2) == 1)
 
 
-def _result(tracer: Tracer, name: str) -> TracedGemms:
+def _result(tracer: Tracer, name: str, traced: Mapping[str, Any]) -> TracedGemms:
     if not tracer.gemms:
         raise RunError(f"{name}: no matrix product was seen")
     words = sorted(str(d).removeprefix("torch.") for d in tracer.dtypes)
-    return TracedGemms(name, words[0] if len(words) == 1 else "mixed", tuple(tracer.gemms))
+    how = {**traced, "torch": str(torch.__version__), "left_out": dict(sorted(tracer.left_out.items()))}
+    return TracedGemms(name, words[0] if len(words) == 1 else "mixed", tuple(tracer.gemms), how)
 
 
-def trace_script(script: Path, args: Sequence[str]) -> TracedGemms:
+def trace_script(
+    script: Path, args: Sequence[str], *, real: bool = False, note: Callable[[str], object] = str
+) -> TracedGemms:
     """The products that ``script`` computes up to its first optimizer step, forward and backward.
 
-    It is run as it is, on real tensors, and stopped there.  ``RunError`` if there is no product.
+    It is run and stopped there: without arithmetic (see `fakes`), or on ``real`` tensors as it is.  ``note`` is told
+    what is otherwise than in a run of the script alone.  ``InputError`` if it needs numbers that only a real step has;
+    ``RunError`` if there is no product.
     """
-    tracer = Tracer()
+    seen = _Seen(script, note)
 
     def stop(*_: object) -> None:
-        raise _FirstStepEnds
+        raise tracer.end(_FirstStepEnds())
 
-    with ExitStack() as stack:
-        fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
-        stack.callback(register_optimizer_step_pre_hook(stop).remove)
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(tracer)
-        with suppress(_FirstStepEnds):
-            run_script(script, args)
-    return _result(tracer, script.stem)
+    def within(run: Callable[[], None]) -> None:
+        with suppress(_FirstStepEnds, Unreadable), _Beside(tracer):
+            run()
+
+    tracer = Tracer(None if real else Fakes(lambda what: tracer.end(Unreadable(seen.needs(what)))))
+    try:
+        with ExitStack() as stack:
+            _attention_as_products(stack)
+            stack.callback(register_optimizer_step_pre_hook(stop).remove)
+            if tracer.fakes is not None:
+                stack.enter_context(readable(tracer.fakes, seen.nan, seen.say, stop))
+            stack.enter_context(threads_within(within, lambda: tracer.over is None))
+            stack.enter_context(tracer)
+            with suppress(_FirstStepEnds, Unreadable):
+                run_script(script, args)
+    except ScriptError as error:
+        if not real and _NO_DATA in str(error):
+            raise InputError(seen.needs(f"PyTorch's own code ({_NO_DATA})", error.__cause__)) from error
+        if seen.nans:
+            error.args = (f"{error} (in a trace without arithmetic; it was told before that {seen.nans[0]} is nan)",)
+        elif not real and error.trace:
+            error.args = (f"{error} (in a trace without arithmetic; with --real the first step is executed)",)
+        raise
+    finally:
+        over = tracer.over
+        tracer.end(_FirstStepEnds())  # of threads that go on
+    if isinstance(over, Unreadable):
+        raise InputError(str(over))
+    way = "script, its first step executed" if real else "script, without arithmetic"
+    digest = hashlib.sha256(script.read_bytes()).hexdigest()
+    how = {"way": way, "script": script.name, "script_sha256": digest, "arguments": list(args), "nan": seen.nans}
+    return _result(tracer, script.stem, how)
+
+
+_NO_DATA = "data is not allocated yet"
+"""What torch says where it reads a fake tensor's memory past the dispatcher (packed sequences, say)."""
+
+
+class _Seen:
+    """What a script saw otherwise than alone, told once each.
+
+    Attributes
+    ----------
+    nans : where it read a number that does not exist
+    """
+
+    def __init__(self, script: Path, note: Callable[[str], object]) -> None:
+        self.places, self.note = Places(script), note
+        self.told: set[str] = set()
+        self.nans: list[str] = []
+
+    def say(self, text: str) -> None:
+        if text not in self.told:
+            self.told.add(text)
+            self.note(text)
+
+    def nan(self, what: str) -> None:
+        file, line = self.places.now()
+        place = f"{Path(file).name}:{line}: {what}"
+        if place not in self.nans:
+            self.nans.append(place)
+            self.say(f"{file}:{line}: {what} gives nan: this trace computes no such number (with --real it does)")
+
+    def needs(self, what: str, error: BaseException | None = None) -> str:
+        file, line = self.places.now() if error is None else self.places.of(error)
+        return (
+            f"{file}:{line}: {what} needs numbers that a trace without arithmetic does not have; with --real the"
+            " first step is executed"
+        )
+
+
+def _attention_as_products(stack: ExitStack) -> None:
+    """Attention takes the path of matrix products."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+    stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+
+
+class _Beside(TorchDispatchMode):
+    """The tracer, in another thread: one operation after another."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__()
+        self.tracer = tracer
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with self.tracer.lock:
+            return self.tracer.__torch_dispatch__(func, types, args, kwargs)
 
 
 def trace_model(
@@ -191,7 +302,7 @@ def trace_model(
     tracer = Tracer()
     with torch.device("meta"), sdpa_kernel(SDPBackend.MATH), tracer:
         call(model).backward()
-    return _result(tracer, reference.rpartition(":")[2])
+    return _result(tracer, reference.rpartition(":")[2], {"way": "model, without weights", "model": reference})
 
 
 def _class(reference: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from morphling.emulate import need_torch
@@ -23,11 +23,14 @@ def trace(
     batch_size: int = 8,
     sequence_length: int = 1024,
     dtype: str = "float32",
+    real: bool = False,
+    note: Callable[[str], object] = str,
 ) -> TracedGemms:
     """Trace one training step of ``script``, or of ``model`` (``module:Class``) made of the JSON file ``config``.
 
-    The products go into ``out``, a new file.  ``InputError`` if the input is wrong; `RunError` if there is no product,
-    or the file cannot be written.
+    Its numbers are not computed, unless the step of a script is to be executed (``real``); ``note`` is told what the
+    script sees otherwise than alone.  The products go into ``out``, a new file.  ``InputError`` if the input is wrong,
+    or the script needs numbers; `RunError` if there is no product, or the file cannot be written.
     """
     need_torch()
     target = Path(out)
@@ -37,10 +40,12 @@ def trace(
         raise InputError(
             "either a script or --model is traced, not both" if script else "a script or --model is needed"
         )
+    if model and real:
+        raise InputError("--real executes a step of a script; a model is traced without weights")
     from morphling.emulate.tracing import trace_model, trace_script  # noqa: PLC0415 - torch takes a second
 
     if model is None:
-        traced = trace_script(Path(script or ""), args)
+        traced = trace_script(Path(script or ""), args, real=real, note=note)
     else:
         for name, value in (("batch-size", batch_size), ("sequence-length", sequence_length)):
             if value < 1:

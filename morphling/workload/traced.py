@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,11 +48,15 @@ class TracedGemm(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TracedGemms:
-    """The products of one training step, in an order in which each comes after those it waits for."""
+    """The products of one training step, in an order in which each comes after those it waits for.
+
+    traced : how the products were traced, as plain values: ``way``, versions, operations that are left out
+    """
 
     name: str
     dtype: str
     gemms: tuple[TracedGemm, ...]
+    traced: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def flops(self) -> int:
@@ -61,7 +65,7 @@ class TracedGemms:
 
     def to_json(self) -> str:
         """One product a line."""
-        head = {"format": FORMAT, "name": self.name, "dtype": self.dtype, "gemms": []}
+        head = {"format": FORMAT, "name": self.name, "dtype": self.dtype, "traced": dict(self.traced), "gemms": []}
         text = json.dumps(head, indent=1)
         lines = ",\n".join("  " + json.dumps(_line(g)) for g in self.gemms)
         return text.replace('"gemms": []', f'"gemms": [\n{lines}\n ]') + "\n"
@@ -123,7 +127,10 @@ def traced_from_json(value: object, where: str) -> TracedGemms:
     if not isinstance(listed, list) or not listed:
         raise WorkloadError(f"{where}: gemms: a list of at least one product is needed")
     gemms = tuple(_read(line, number, f"{where}: gemms.{number}") for number, line in enumerate(listed))
-    return TracedGemms(str(value.get("name", "traced")), str(value.get("dtype", "float32")), gemms)
+    how = value.get("traced", {})
+    if not isinstance(how, Mapping):
+        raise WorkloadError(f"{where}: traced: a mapping is needed, not {how!r}")
+    return TracedGemms(str(value.get("name", "traced")), str(value.get("dtype", "float32")), gemms, dict(how))
 
 
 def _read(line: object, number: int, where: str) -> TracedGemm:
