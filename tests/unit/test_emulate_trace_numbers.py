@@ -79,7 +79,8 @@ def cli(*args, cwd):
         ),
     ],
 )
-def test_a_number_that_does_not_exist_ends_the_trace(tmp_path, line, what):
+def test_a_number_that_does_not_exist_ends_the_trace(tmp_path, monkeypatch, line, what):
+    monkeypatch.chdir(tmp_path)
     number = LOSS.count("\n") + 1 + line.count("\n")
     with pytest.raises(InputError, match=rf"train\.py:{number}: {what}.* needs numbers .*; with --real the first step"):
         traced(tmp_path, LOSS + line + "\n")
