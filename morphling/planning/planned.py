@@ -75,7 +75,7 @@ class PlannedStrategy(Strategy):
         self.loss_instants: list[int] = []
         self.interruptions: list[Interruption] = []
         self.attempt = 0
-        self.last_iteration = -1
+        self.last_iteration = self.owed = -1
 
     # ------------------------------------------------------------------------------------------- what authors write
 
@@ -302,13 +302,19 @@ class PlannedStrategy(Strategy):
             out.append(IterationDone())
         if self.finished >= view.iterations:
             return [*out, *self._finish(view)]
-        assert self.placement is not None  # noqa: S101 - an iteration of it is done
-        if self.grows and self.newcomers:
-            return [*out, *self._grow(view)]
-        handed = self.handed_over(view)
-        if handed is not None:
-            return [*out, *self._hand_over(*handed, view)]
-        tasks = self.upkeep(self.placement, self.finished, view)
+        self.owed = self.finished
+        moves = (self._grow(view) if self.grows and self.newcomers else []) or self._hand_over(view)
+        return [*out, *(moves or self._go_on(view))]
+
+    def _go_on(self, view: View) -> list[Decision]:
+        """The next iteration, behind what is saved of the last one.
+
+        Where states move in between, they are saved from where they have arrived: moves do not wait for them.
+        """
+        assert self.placement is not None  # noqa: S101 - it is in use
+        out: list[Decision] = []
+        tasks = self.upkeep(self.placement, self.finished, view) if self.owed == self.finished else None
+        self.owed = -1
         if tasks is not None and len(tasks):
             out.append(self._send(tasks, ("upkeep", self.finished), f"upkeep/after iteration {self.finished}"))
         elif tasks is not None:
@@ -322,20 +328,23 @@ class PlannedStrategy(Strategy):
         return [Done(f"{self.reached} iterations")]
 
     def _grow(self, view: View) -> list[Decision]:
-        """Take newcomers in, if a placement with them is possible; they fetch what they need first."""
+        """Take newcomers in, if a placement with them is possible; they fetch what they need first.  Empty if not."""
         assert self.placement is not None  # noqa: S101 - an iteration of it is done
         self.newcomers.clear()
         try:
             new = self._made(view, np.flatnonzero(self.present))
         except Infeasible:
-            return self._iteration(view)
+            return []
         moves = self.admit(view, self.placement, new)
         self.coming, self.attempt = new, self.attempt + 1
         return [self._send(moves, ("move", self.attempt), "join/states")]
 
-    def _hand_over(self, new: Placement, moves: TaskTable, announced_ns: int, view: View) -> list[Decision]:
+    def _hand_over(self, view: View) -> list[Decision]:
         """Nobody left yet: states move to the new placement, and the next iteration begins there."""
-        now = view.now_ns
+        handed, now = self.handed_over(view), view.now_ns
+        if handed is None:
+            return []
+        new, moves, announced_ns = handed
         x = Interruption(announced_ns, announced_ns, 0, self.finished, 0, planning_ns=now, planned_ns=now)
         x.moved_bytes, x.announced = moved_bytes(moves), True
         self.interruptions.append(x)
@@ -432,4 +441,4 @@ class PlannedStrategy(Strategy):
             x.ready_ns = view.now_ns
             x.replayed_ns = view.now_ns if x.announced else None
         self._use(self.coming, view)
-        return self._iteration(view)
+        return self._go_on(view)
