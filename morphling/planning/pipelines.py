@@ -22,7 +22,7 @@ from morphling.planning.planned import PlannedStrategy
 from morphling.planning.schedules import Schedule, in_flight
 from morphling.planning.stages import SharedTable, Stages, layer_seconds, layer_sizes
 from morphling.planning.training_memory import DeviceMemory, require_fit
-from morphling.types import IntArray
+from morphling.types import FloatArray, IntArray
 from morphling.workload import Workload
 from morphling.workload.build import Recompute
 from morphling.workload.counts import Optimizer
@@ -232,6 +232,11 @@ class PipelineStrategy(PlannedStrategy):
         """`iteration_s`."""
         lines, stages = placement.own
         return iteration_s(lines, stages, view)
+
+    def beside(self, placement: Placement, busy_s: FloatArray, view: View) -> float:
+        """`iteration_s`."""
+        lines, stages = placement.own
+        return iteration_s(lines, stages, view, busy_s=busy_s)
 
     def assumptions(self) -> list[str]:
         """What is taken for granted."""

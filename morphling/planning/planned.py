@@ -33,7 +33,8 @@ from morphling.planning.interruptions import Interruption
 from morphling.planning.moves import moved_bytes, restored, saved
 from morphling.planning.placement import Placement, PlannedConfig, Recovery, assumed, holding
 from morphling.planning.training_memory import require_fit
-from morphling.types import BoolArray, IntArray
+from morphling.planning.upkeep import Due, expected_s, now_and_then
+from morphling.types import BoolArray, FloatArray, IntArray
 
 __all__ = ["Placement", "PlannedConfig", "PlannedStrategy", "Recovery"]
 
@@ -88,8 +89,12 @@ class PlannedStrategy(Strategy):
         """All rows of one iteration.  What devices hold is written into their first rows afterwards."""
 
     def estimate(self, placement: Placement, view: View) -> float | None:  # noqa: ARG002 - for those who can
-        """Seconds of an iteration by a closed form; None if there is none."""
+        """Seconds of an iteration by a closed form, with nothing sent beside it; None if there is none."""
         return None
+
+    def beside(self, placement: Placement, busy_s: FloatArray, view: View) -> float:
+        """The same with uplinks that are taken at first, float64[D], seconds; by default it waits for all of them."""
+        return (self.estimate(placement, view) or 0.0) + float(busy_s.max(initial=0.0))
 
     def paper(self, view: View, here: IntArray) -> GroupCost:  # noqa: ARG002 - for those who have one
         """The published formula, for ``model: paper``."""
@@ -113,13 +118,16 @@ class PlannedStrategy(Strategy):
         """
         return None
 
-    def upkeep(self, placement: Placement, finished: int, view: View) -> TaskTable | None:  # noqa: ARG002 - see below
-        """Traffic beside the next iteration, after ``finished`` ones: by default a checkpoint now and then."""
-        every = self.config.checkpoint_every
-        return saved(placement.devices, placement.saved_bytes) if every and finished % every == 0 else None
+    def due(self, placement: Placement, finished: int) -> Due:  # noqa: ARG002 - the same for all plans
+        """How many copies are to be sent beside the next iteration: by default a checkpoint now and then."""
+        return now_and_then(self.config.checkpoint_every, finished)
 
-    def kept(self, finished: int) -> None:
-        """What `upkeep` sent after ``finished`` iterations has all arrived: by default a checkpoint."""
+    def upkeep(self, placement: Placement, due: Due, view: View) -> TaskTable:  # noqa: ARG002 - for copies elsewhere
+        """Their rows, which only send."""
+        return saved(placement.devices, due[1] * placement.saved_bytes)
+
+    def kept(self, placement: Placement, finished: int) -> None:  # noqa: ARG002 - as above
+        """What was due after ``finished`` iterations has all arrived: by default a checkpoint."""
         self.saved = max(self.saved, finished)
 
     def detection_range(self) -> tuple[float, float]:
@@ -219,7 +227,7 @@ class PlannedStrategy(Strategy):
         if len(rows) < len(dispatch.tasks):
             return ()  # to be noticed
         if what == "upkeep":
-            self.kept(number)
+            self.kept(*number)
             return self._finish(view)
         if what == "move":
             return self._moved(view)
@@ -237,15 +245,7 @@ class PlannedStrategy(Strategy):
             out |= {"model": "paper", "parts_s": dict(c.parts), "stages": c.stages, "micro_batches": c.micro_batches}
             out["not_replayed"] = "model: paper is a formula for the time of an iteration; nothing else is known of it"
         if self.placement is not None:
-            p = self.placement
-            most = max(p.memory, key=lambda m: m.total)
-            out |= {
-                "model": "physical",
-                "devices_used": len(p.devices),
-                "devices_left_out": {"not in the plan": len(self.present) - len(p.devices)},
-                "memory_bytes": {"states": most.states, "activations": most.activations, "other": most.other},
-                "plan": dict(p.facts),
-            }
+            out |= self.placement.record(len(self.present))
             out["assumptions"] += assumed(self.config, self.detection_range())
         out["recoveries"] = [x.record() for x in self.interruptions]
         return out
@@ -272,7 +272,7 @@ class PlannedStrategy(Strategy):
         self.stateless.clear()
         self.table = holding(self.tasks(placement, view), placement)
         if self.estimated_s is None:
-            self.estimated_s = self.estimate(placement, view)
+            self.estimated_s = expected_s(self, placement, view)
 
     def _send(self, tasks: TaskTable, tag: Any, label: str) -> Dispatch:
         self.open[self.serials] = tag
@@ -313,12 +313,14 @@ class PlannedStrategy(Strategy):
         """
         assert self.placement is not None  # noqa: S101 - it is in use
         out: list[Decision] = []
-        tasks = self.upkeep(self.placement, self.finished, view) if self.owed == self.finished else None
+        what = self.placement, self.finished
+        due = self.due(*what) if self.owed == self.finished else (0, 0)
         self.owed = -1
-        if tasks is not None and len(tasks):
-            out.append(self._send(tasks, ("upkeep", self.finished), f"upkeep/after iteration {self.finished}"))
-        elif tasks is not None:
-            self.kept(self.finished)
+        tasks = self.upkeep(self.placement, due, view)
+        if len(tasks):
+            out.append(self._send(tasks, ("upkeep", what), f"upkeep/after iteration {self.finished}"))
+        elif any(due):
+            self.kept(*what)
         return [*out, *self._iteration(view)]
 
     def _finish(self, view: View) -> list[Decision]:

@@ -24,7 +24,7 @@ from morphling.planning.row_times import Speeds, links_of
 from morphling.planning.staged_rows import StagedPipeline, StagedStage
 from morphling.planning.tensor_parallel import shard_memory, shard_parameters
 from morphling.planning.training_memory import STATE_PARTS
-from morphling.types import IntArray
+from morphling.types import FloatArray, IntArray
 from morphling.workload import Workload
 from morphling.workload.build import Recompute
 from morphling.workload.counts import Optimizer
@@ -205,6 +205,10 @@ class Alpa(PlannedStrategy):
     def estimate(self, placement: Placement, view: View) -> float | None:
         """The schedule replayed over whole stages and boundaries (Alpa's own T is ``planned_s`` of the plan)."""
         return self._pipeline(placement, view).estimate(view)
+
+    def beside(self, placement: Placement, busy_s: FloatArray, view: View) -> float:
+        """The same; the first collective of a stage, or its first boundary, waits until its uplinks are free."""
+        return self._pipeline(placement, view).estimate(view, busy_s)
 
     def paper(self, view: View, here: IntArray) -> GroupCost:
         """Uniform tensor parallelism, as the authors of Cleave cost Alpa."""

@@ -34,6 +34,7 @@ from morphling.planning.pipelines import (
 from morphling.planning.placement import Placement, PlannedConfig, Recovery
 from morphling.planning.schedules import Schedule, pipedream
 from morphling.planning.stages import Stages, layer_seconds, layer_sizes
+from morphling.planning.upkeep import Due
 from morphling.types import FloatArray, IntArray
 from morphling.workload.counts import Optimizer
 
@@ -210,7 +211,7 @@ class Confidant(CopiedPipeline):
         timer = 2.0 * float(self.placement.facts["micro_batch_s"]) if self.placement is not None else 0.0
         return timer, timer
 
-    def due(self, placement: Placement, finished: int) -> tuple[int, int]:
+    def due(self, placement: Placement, finished: int) -> Due:
         """As many as fell due during the iteration that has just ended; all are sent after it."""
         (count,) = placement.facts["micro_batches"]
         config = self.config

@@ -21,7 +21,7 @@ from morphling.planning.moves import copied
 from morphling.planning.planned import Placement, PlannedConfig, PlannedStrategy, Recovery
 from morphling.planning.replicas import optimizer_rows, replica_memory, shares_of
 from morphling.planning.row_times import Speeds, links_of
-from morphling.types import IntArray, item_bytes
+from morphling.types import FloatArray, IntArray, item_bytes
 from morphling.workload import Workload
 from morphling.workload.counts import Optimizer
 
@@ -105,12 +105,15 @@ class Ddp(PlannedStrategy):
 
     def estimate(self, placement: Placement, view: View) -> float | None:
         """The slowest share, or, if it is longer, what is sent behind the slowest gradients; and the optimizer."""
+        return self.beside(placement, np.zeros(view.fleet.size), view)
+
+    def beside(self, placement: Placement, busy_s: FloatArray, view: View) -> float:
+        """The same; gradients leave when the uplink is free."""
         work, samples, members = view.workload, placement.own, placement.devices
         costs, sizes = self._costs(work, samples)
-        speeds = Speeds.of(view, members)
-        reduced = gradients_s(
-            rounds_at_end(samples, costs.batch_size), costs, sizes, links_of(view, members), speeds, passes=2
-        )
+        speeds, links = Speeds.of(view, members), links_of(view, members)
+        rounds = rounds_at_end(samples, costs.batch_size)
+        reduced = gradients_s(rounds, costs, sizes, links, speeds, passes=2, busy_s=busy_s[members])
         return reduced + float(speeds.seconds(costs.optimizer.flops, costs.optimizer.memory_bytes).max())
 
     def _costs(self, work: Workload, samples: IntArray) -> tuple[LayerCosts, IntArray]:

@@ -33,7 +33,7 @@ from morphling.planning.placement import Placement, PlannedConfig
 from morphling.planning.planned import PlannedStrategy
 from morphling.planning.schedules import gpipe
 from morphling.planning.stages import SharedTable, Stages
-from morphling.types import IntArray, item_bytes
+from morphling.types import FloatArray, IntArray, item_bytes
 from morphling.units import format_bytes
 from morphling.workload.counts import Optimizer
 
@@ -194,6 +194,11 @@ class Dtfm(PlannedStrategy):
         """`iteration_s`."""
         lines, stages = placement.own
         return iteration_s(lines, stages, view, self.config.reduction)
+
+    def beside(self, placement: Placement, busy_s: FloatArray, view: View) -> float:
+        """`iteration_s`."""
+        lines, stages = placement.own
+        return iteration_s(lines, stages, view, self.config.reduction, busy_s=busy_s)
 
     def paper(self, view: View, here: IntArray) -> GroupCost:
         """`group_costs.dtfm`, with consecutive devices as groups."""

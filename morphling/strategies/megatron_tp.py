@@ -15,7 +15,7 @@ from morphling.errors import Infeasible
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.planning.blocks import Block, block_rows, blocks_s, repeated
-from morphling.planning.collective_times import ring_all_reduce_s
+from morphling.planning.collective_times import ring_behind_s
 from morphling.planning.collectives import After, join
 from morphling.planning.joined import ring
 from morphling.planning.layer_costs import layer_costs
@@ -31,7 +31,7 @@ from morphling.planning.tensor_parallel import (
     shard_parameters,
 )
 from morphling.planning.training_memory import DeviceMemory
-from morphling.types import IntArray, item_bytes
+from morphling.types import FloatArray, IntArray, item_bytes
 from morphling.units import format_bytes
 from morphling.workload import Workload, parameters
 from morphling.workload.build import Recompute
@@ -243,20 +243,28 @@ class MegatronTp(PlannedStrategy):
 
     def estimate(self, placement: Placement, view: View) -> float:
         """The slowest group's micro-batches, the slowest ring of gradients behind them, and the optimizer."""
+        return self.beside(placement, np.zeros(view.fleet.size), view)
+
+    def beside(self, placement: Placement, busy_s: FloatArray, view: View) -> float:
+        """The same; the first all-reduce of a group waits until its uplinks are free."""
         plan: _Plan = placement.own
         work, (count, ways) = view.workload, plan.groups.shape
-        computed = 0.0
+        computed = []
         for members, samples in zip(plan.groups, plan.samples.tolist(), strict=True):
             links, speeds = links_of(view, members), Speeds.of(view, members)
-            sizes = _micro_batches(samples, plan.micro_batch)
-            computed = max(computed, sum(n * blocks_s(self._blocks(work, b, ways), links, speeds) for b, n in sizes))
+            one = {b: self._blocks(work, b, ways) for b, _ in _micro_batches(samples, plan.micro_batch)}
+            passes = [blocks_s(one[b], links, speeds) * n for b, n in _micro_batches(samples, plan.micro_batch)]
+            first = one[min(samples, plan.micro_batch)]
+            behind = blocks_s(first, links, speeds, busy_s=busy_s[members]) - blocks_s(first, links, speeds)
+            computed.append(sum(passes) + behind)
         held = shard_parameters(work.model, work.model.layers, ways)
-        size = held * item_bytes(work.dtype) if count > 1 else 0
-        reduced = max(ring_all_reduce_s(links_of(view, plan.groups[:, rank]), size) for rank in range(ways))
+        size = held * item_bytes(work.dtype)
+        rings = plan.groups.T[: ways if count > 1 else 0]
+        ends = [ring_behind_s(links_of(view, of), size, computed, busy_s[of]) for of in rings]
         share = layer_costs(work, plan.micro_batch, recompute=self._recompute(work)).optimizer
         part = held / parameters(work.model)
         step = Speeds.of(view, placement.devices).seconds(share.flops * part, share.memory_bytes * part).max()
-        return computed + reduced + float(step)
+        return max([*computed, *ends]) + float(step)
 
     def assumptions(self) -> list[str]:
         """What is taken for granted."""

@@ -198,12 +198,17 @@ class Zero1(_Zero):
 
     def estimate(self, placement: Placement, view: View) -> float | None:
         """The slowest share, or what is sent behind the slowest gradients; a part of the optimizer; the weights."""
+        return self.beside(placement, np.zeros(view.fleet.size), view)
+
+    def beside(self, placement: Placement, busy_s: FloatArray, view: View) -> float:
+        """The same; gradients leave when the uplink is free."""
         work, samples, members = view.workload, placement.own, placement.devices
         costs, n = self._costs(work, placement), len(members)
         width = item_bytes(work.dtype)
         links, speeds = links_of(view, members), Speeds.of(view, members)
         rounds = self.rounds(samples, costs.batch_size)
-        reduced = gradients_s(rounds, costs, layer_sizes(work.model) * width, links, speeds, passes=1)
+        sizes = layer_sizes(work.model) * width
+        reduced = gradients_s(rounds, costs, sizes, links, speeds, passes=1, busy_s=busy_s[members])
         step = speeds.seconds(costs.optimizer.flops / n, costs.optimizer.memory_bytes / n)
         return reduced + float(step.max()) + all_gather_s(links, parameters(work.model) * width)
 
@@ -291,12 +296,16 @@ class Zero3(_Zero):
 
     def estimate(self, placement: Placement, view: View) -> float | None:
         """The longer of computing and sending in each step, and a part of the optimizer."""
+        return self.beside(placement, np.zeros(view.fleet.size), view)
+
+    def beside(self, placement: Placement, busy_s: FloatArray, view: View) -> float:
+        """The same; the first weights are gathered when uplinks are free."""
         work, members = view.workload, placement.devices
         blocks, share = self._blocks(work, placement)
         speeds, n = Speeds.of(view, members), len(members)
         step = self._costs(work, placement).optimizer
         last = speeds.seconds(step.flops / n, step.memory_bytes / n).max()
-        return blocks_s(blocks, links_of(view, members), speeds, share) + float(last)
+        return blocks_s(blocks, links_of(view, members), speeds, share, busy_s=busy_s[members]) + float(last)
 
     def schedule(self) -> list[str]:
         """What is taken for granted of the order of things."""
