@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from morphling.errors import Infeasible
 from morphling.planning.collective_times import MemberLinks, boundary_bytes
+from morphling.planning.lacking import has_and_needed
 from morphling.planning.layer_costs import layer_costs
 from morphling.planning.partition import even_partition
 from morphling.planning.row_times import Speeds
@@ -397,7 +398,7 @@ def _nothing_fits(choices: Sequence[AlpaCosts]) -> str:
     memory = choices[0].devices.memory_bytes
     return (
         f"no division of {choices[0].workload.model.layers} layers of {choices[0].workload.model.name} over"
-        f" {len(memory)} devices fits their memory: the leanest of even plans ({leanest[1]}) needs"
-        f" {format_bytes(leanest[0], 4)} on a device, and they have {format_bytes(float(memory.min()))} to"
-        f" {format_bytes(float(memory.max()))}"
+        f" {len(memory)} devices fits: {has_and_needed(float(memory.min()), leanest[0], 'the smallest of them')} for"
+        f" the leanest of even plans ({leanest[1]}); the largest has {format_bytes(float(memory.max()))}; recompute:"
+        " full or an optimizer with fewer states needs less"
     )

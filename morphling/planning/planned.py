@@ -30,9 +30,9 @@ from morphling.interfaces.view import View
 from morphling.planning.delays import delay_range
 from morphling.planning.group_costs import GroupCost
 from morphling.planning.interruptions import Interruption
+from morphling.planning.lacking import require_fit
 from morphling.planning.moves import moved_bytes, restored, saved
 from morphling.planning.placement import Placement, PlannedConfig, Recovery, assumed, holding
-from morphling.planning.training_memory import require_fit
 from morphling.planning.upkeep import Due, expected_s, now_and_then
 from morphling.types import BoolArray, FloatArray, IntArray
 

@@ -19,6 +19,7 @@ from morphling.planning.alpa import AlpaCosts, AlpaDevices, AlpaPlan, plan_alpa_
 from morphling.planning.costs import Rates
 from morphling.planning.group_costs import GroupCost
 from morphling.planning.group_costs import alpa as published
+from morphling.planning.lacking import with_rate
 from morphling.planning.planned import Placement, PlannedConfig, PlannedStrategy
 from morphling.planning.row_times import Speeds, links_of
 from morphling.planning.staged_rows import StagedPipeline, StagedStage
@@ -99,9 +100,7 @@ class Alpa(PlannedStrategy):
         little.
         """
         work = view.workload
-        able = here[~np.isnan(view.fleet.compute_flops(work.dtype)[here])]
-        if not len(able):
-            raise Infeasible(f"no device has a {work.dtype.label} rate")
+        able = with_rate(view, here)
         search = self.config.search
         if search == "auto":
             search = "stages" if len(able) <= self.config.most_devices else "even"

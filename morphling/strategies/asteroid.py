@@ -17,6 +17,7 @@ from morphling.planning import group_costs
 from morphling.planning.asteroid import LayerProfile, allocate, plan_asteroid
 from morphling.planning.copies import Copied, CopiedPipeline, layers_of
 from morphling.planning.group_costs import GroupCost
+from morphling.planning.lacking import with_rate
 from morphling.planning.lines import Line
 from morphling.planning.moves import gathered, restored, saved
 from morphling.planning.partition import min_max_partition
@@ -25,7 +26,6 @@ from morphling.planning.pipelines import (
     line_placement,
     micro_batch_of,
     view_rates,
-    with_rate,
 )
 from morphling.planning.placement import Placement, PlannedConfig, Recovery
 from morphling.planning.schedules import early_warm_up, one_f_one_b

@@ -21,6 +21,7 @@ from morphling.planning import group_costs
 from morphling.planning.copies import Copied, CopiedPipeline, layers_of
 from morphling.planning.delays import check_delay, delay_range
 from morphling.planning.group_costs import GroupCost
+from morphling.planning.lacking import with_rate
 from morphling.planning.lines import Line
 from morphling.planning.moves import copied, shifted
 from morphling.planning.partition import min_max_partition
@@ -29,7 +30,6 @@ from morphling.planning.pipelines import (
     line_placement,
     micro_batch_of,
     view_rates,
-    with_rate,
 )
 from morphling.planning.placement import Placement, PlannedConfig, Recovery
 from morphling.planning.schedules import Schedule, pipedream
@@ -163,15 +163,17 @@ class Confidant(CopiedPipeline):
         holds = memory[able] >= int((sizes.states + sizes.kept + sizes.once).min())
         line = able[holds] if holds.any() else able
         line = np.sort(line[np.argsort(-rate[line], kind="stable")][: w.model.layers])
-        first: Infeasible | None = None
+        first, most = "", len(line)
         while len(line):
             try:
                 return self._line(view, line)
             except Infeasible as reason:
-                first = first or reason
+                first = first or str(reason)
                 line = np.delete(line, len(line) - 1 - int(np.argmin(memory[line][::-1])))
-        assert first is not None  # noqa: S101 - there was a device
-        raise first
+        raise Infeasible(
+            f"no line of 1 to {most} devices is possible; with {most}: {first}; a smaller model or micro_batch,"
+            " recompute: full or an optimizer with fewer states needs less"
+        )
 
     def _line(self, view: View, line: IntArray) -> Placement:
         w, P = view.workload, len(line)

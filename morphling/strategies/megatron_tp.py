@@ -18,6 +18,7 @@ from morphling.planning.blocks import Block, block_rows, blocks_s, repeated
 from morphling.planning.collective_times import ring_behind_s
 from morphling.planning.collectives import After, join
 from morphling.planning.joined import ring
+from morphling.planning.lacking import too_little_memory, with_rate
 from morphling.planning.layer_costs import layer_costs
 from morphling.planning.planned import Placement, PlannedConfig, PlannedStrategy
 from morphling.planning.replicas import optimizer_rows, shares_of
@@ -32,7 +33,6 @@ from morphling.planning.tensor_parallel import (
 )
 from morphling.planning.training_memory import DeviceMemory
 from morphling.types import FloatArray, IntArray, item_bytes
-from morphling.units import format_bytes
 from morphling.workload import Workload, parameters
 from morphling.workload.build import Recompute
 from morphling.workload.counts import Optimizer
@@ -90,11 +90,7 @@ class MegatronTp(PlannedStrategy):
 
     def plan(self, view: View, here: IntArray) -> Placement:
         """Groups of devices with links as equal as possible: the best linked t, then the next t, …"""
-        work = view.workload
-        rate = view.fleet.compute_flops(work.dtype)[here]
-        able = here[~np.isnan(rate)]
-        if not len(able):
-            raise Infeasible(f"no device has a {work.dtype.label} rate")
+        able = with_rate(view, here)
         placed: list[Placement] = []
         why: Infeasible | None = None
         for ways, usable in self._ways(view, able):
@@ -172,12 +168,8 @@ class MegatronTp(PlannedStrategy):
         if found:
             return found[:1] if asked == "most" else found
         need = self._need(work, self._least_micro_batch(work), tried[0])
-        roomy = int((memory >= need.total).sum())
-        raise Infeasible(
-            f"{model.name} cut into {tried[0]} parts needs {format_bytes(need.total)} on each of {tried[0]} devices"
-            f" (states {format_bytes(need.states)}, activations {format_bytes(need.activations)}); {roomy} of"
-            f" {len(able)} have that much, the most is {format_bytes(float(memory.max()))}"
-        )
+        names, what = view.fleet.names(), f"one of {tried[0]} parts of {model.name}"
+        raise too_little_memory(what, need, memory, [names[d] for d in able], wanted=tried[0])
 
     def _replicas(self, work: Workload, devices: int, ways: int) -> int:
         most = min(devices // ways, work.batch_size)

@@ -29,17 +29,17 @@ from morphling.interfaces.strategy import (
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.planning.delays import check_delay, delay_range
+from morphling.planning.lacking import too_little_memory, with_rate
 from morphling.planning.lines import summed
 from morphling.planning.losses import Losses
 from morphling.planning.moves import copied, restored, saved
 from morphling.planning.partition import even_partition
-from morphling.planning.pipelines import micro_batch_of, with_rate
+from morphling.planning.pipelines import micro_batch_of
 from morphling.planning.routing import Pass, Passes, Pool, routed_s
 from morphling.planning.stages import SharedTable, Stages
 from morphling.planning.training_memory import DeviceMemory
 from morphling.planning.upkeep import mean_iteration_s, now_and_then, uplinks_busy_s
 from morphling.types import IntArray
-from morphling.units import format_bytes
 from morphling.workload.counts import Optimizer
 
 __all__ = ["Swarm", "SwarmConfig"]
@@ -140,7 +140,7 @@ class Swarm(Strategy):
         most = min(len(able), w.model.layers)
         if isinstance(asked, int) and asked > most:
             raise Infeasible(
-                f"{len(able)} devices and {w.model.layers} layers cannot fill {asked} stages; at most {most}"
+                f"stages: {len(able)} devices and {w.model.layers} layers cannot fill {asked} stages; at most {most}"
             )
         for P in range(1, most + 1) if asked == "fewest" else [asked]:
             batch = micro_batch_of(self.config.micro_batch, w.batch_size, 2 * P)
@@ -154,10 +154,8 @@ class Swarm(Strategy):
             if len(fits) >= max(P, len(able) // 2 if asked == "fewest" and most > P else P):
                 break
         else:
-            raise Infeasible(
-                f"a stage of {P} needs {format_bytes(need.total)} and {len(fits)} of {len(able)} devices have that; "
-                f"{P} are needed"
-            )
+            names = view.fleet.names()
+            raise too_little_memory(f"one of {P} stages", need, memory[able], [names[d] for d in able], wanted=P)
         self.able, self.stages, self.memory = fits, stages, need
         self.pools = [Pool(self.config.smoothing, 1.0) for _ in range(P)]
         self.waiting = [[] for _ in range(P)]

@@ -12,7 +12,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from morphling.errors import Infeasible
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.planning.blocks import Block, block_rows, blocks_s
@@ -27,13 +26,13 @@ from morphling.planning.data_parallel import (
     rounds_in_step,
 )
 from morphling.planning.joined import ring
+from morphling.planning.lacking import too_little_memory, with_rate
 from morphling.planning.layer_costs import LayerCosts, Work, layer_costs
 from morphling.planning.planned import Placement, PlannedConfig, PlannedStrategy
 from morphling.planning.replicas import optimizer_rows, replica_memory, shares_of
 from morphling.planning.row_times import Speeds, links_of
 from morphling.planning.training_memory import STATE_PARTS, DeviceMemory, Sharding, sharded_state_bytes
 from morphling.types import FloatArray, IntArray, Kind, Phase, item_bytes
-from morphling.units import format_bytes
 from morphling.workload import Workload, parameters
 from morphling.workload.counts import Optimizer
 from morphling.workload.models import layer_parameters
@@ -75,9 +74,7 @@ class _Zero(PlannedStrategy):
         """Shares for the devices whose memory holds their part; fewer devices hold larger parts, so it is iterated."""
         work = view.workload
         rate = view.fleet.compute_flops(work.dtype)
-        able = here[~np.isnan(rate[here])]
-        if not len(able):
-            raise Infeasible(f"no device has a {work.dtype.label} rate")
+        able = with_rate(view, here)
         used, samples = able, np.zeros(0, np.int64)
         while True:
             samples = shares_of(rate[used], work.batch_size, even=self.config.shares == "even")
@@ -87,12 +84,8 @@ class _Zero(PlannedStrategy):
             if fits.all():
                 break
             if not fits.any():
-                most = format_bytes(float(view.fleet.memory_bytes[used].max()))
-                raise Infeasible(
-                    f"{work.model.name} divided over {len(used)} devices needs {format_bytes(need.total)} on each"
-                    f" (states {format_bytes(need.states)}, activations {format_bytes(need.activations)}); the most"
-                    f" that one has is {most}"
-                )
+                names, what = view.fleet.names(), f"one of {len(used)} parts of {work.model.name}"
+                raise too_little_memory(what, need, view.fleet.memory_bytes[used], [names[d] for d in used])
             able = np.setdiff1d(able, used[~fits])
             used = able
         share = -(-parameters(work.model) // len(used))

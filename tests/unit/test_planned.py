@@ -266,7 +266,7 @@ def test_a_published_formula_has_a_time_and_nothing_else():
 
 def test_too_little_memory_names_the_device():
     poor = replace(fleet(), memory_bytes=np.array([1 << 30, 1000, 1 << 30]))
-    with pytest.raises(Infeasible, match=r"device toy#1 has 1 kB and needs 1 MB"):
+    with pytest.raises(Infeasible, match=r"device toy#1 has 1 kB, needed 1 MB"):
         run(toy(), poor)
 
 
