@@ -277,7 +277,10 @@ def test_layers_in_proportion_to_speed():
             Gpipe(GpipeConfig(stages=2, data_parallel=3)), 4, 6,
             "3 pipelines of 2 stages need 6 devices and 3 micro-batches; there are 4 and 6: at most 2",
         ),
-        (Interleaved(InterleavedConfig()), 8, 6, "with 3: 3 of 3 devices of the plan do not fit: device device#0 has 100 kB, needed"),
+        (
+            Interleaved(InterleavedConfig()), 8, 6,
+            "with 3: 3 of 3 devices of the plan do not fit: device device#0 has 100 kB, needed",
+        ),
         (Interleaved(InterleavedConfig()), 1, 4, "1 layers cannot fill 1 stages of 2 chunks; at most 0 stages"),
     ],
 )  # fmt: skip
