@@ -84,14 +84,14 @@ def main() -> None:
     always, coming, warm = fleet(), fleet(churn=True), fleet(churn=True, heat=True)
     began = time.perf_counter()
     replay(lambda: FedAvg(FedAvgConfig()), always, 1, 1)
-    for there in (always, warm):
+    worlds = {"always here": always, "with churn": coming, "churn and heat": warm}
+    by_row = {"shared card": fleet(shared=True), "shared card, churn": fleet(shared=True, churn=True)}
+    for there in (always, warm, by_row["shared card"]):
         replay(lambda: FedBuff(FedBuffConfig()), there, 1, 1)
     line("compile or load the kernels", f"{time.perf_counter() - began:.1f} s", "once per installation, then a cache")
     for name, there in (("always here", always), ("with churn", coming)):
         span, said = replay(lambda: FedAvg(FedAvgConfig(clients_per_round=100)), there, 100, repeats)
         line(f"FedAvg, {CLIENTS:,} clients {name}, 100 rounds of 100", f"{span:.2f} s", said["summary"][0])
-    worlds = {"always here": always, "with churn": coming, "churn and heat": warm}
-    by_row = {"shared card": fleet(shared=True), "shared card, churn": fleet(shared=True, churn=True)}
     for ahead in (1, 8, 64):
         for name, there in {**worlds, **by_row}.items():
             kernel = ahead == 1 and name in worlds
