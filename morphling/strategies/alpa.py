@@ -114,7 +114,7 @@ class Alpa(PlannedStrategy):
             try:
                 found, order = self._found(view, able[memory >= room], search, best)
             except Infeasible as reason:
-                why = why or str(reason)
+                why = str(reason)  # in the end, of all devices
                 continue
             if found is not best:
                 best, ranked = found, order
