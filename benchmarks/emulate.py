@@ -18,6 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from morphling.emulate.clock import FleetClock
+from morphling.emulate.emulated_run import EmulatedRun
 from morphling.emulate.emulation import Emulation, host_memory_bytes
 from morphling.emulate.interception import Interception
 from morphling.emulate.script import watched_by
@@ -45,7 +46,7 @@ def fleet(devices: int):
 
 def emulation(devices: int) -> Emulation:
     f = fleet(devices)
-    return Emulation(FleetClock(f, tiny_workload(), Cleave, Analytic(fleet=f)))
+    return Emulation(FleetClock(EmulatedRun(f, tiny_workload(), Cleave, Analytic(fleet=f))))
 
 
 class Training:

@@ -35,8 +35,11 @@ PHONE = {
 """A phone with a warm case, `morphling.fleet.Thermal`."""
 
 
-def fleet(*, churn: bool = False, heat: bool = False) -> Any:
-    """10,000 unlike clients; with churn each is here for 20 to 60 s and then away for as long; with heat all warm."""
+def fleet(*, churn: bool = False, heat: bool = False, shared: bool = False) -> Any:
+    """10,000 unlike clients; with churn each is here for 20 to 60 s and then away for as long; with heat all warm.
+
+    shared : they share a coordinator of 5 Gbit/s, so that a standing order is sent row by row
+    """
     rng = np.random.default_rng(0)
     there = fleet_from_arrays(
         flops=rng.uniform(1e12, 4e12, CLIENTS),
@@ -48,6 +51,9 @@ def fleet(*, churn: bool = False, heat: bool = False) -> Any:
     if heat:
         warms = {name: np.full(CLIENTS, value) for name, value in PHONE.items()}
         there = replace(there, idle_w=np.full(CLIENTS, 0.5), max_w=np.full(CLIENTS, 5.0), thermal=Thermal(**warms))
+    if shared:
+        card = replace(there.coordinator, downlink_bps=5 * 10**9, uplink_bps=5 * 10**9)
+        there = replace(there, coordinator=card)
     if not churn:
         return there
     spans = np.cumsum(rng.integers(20 * 10**9, 60 * 10**9, (CLIENTS, 40)), axis=1)
@@ -78,15 +84,18 @@ def main() -> None:
     always, coming, warm = fleet(), fleet(churn=True), fleet(churn=True, heat=True)
     began = time.perf_counter()
     replay(lambda: FedAvg(FedAvgConfig()), always, 1, 1)
-    for there in (always, warm):
+    worlds = {"always here": always, "with churn": coming, "churn and heat": warm}
+    by_row = {"shared card": fleet(shared=True), "shared card, churn": fleet(shared=True, churn=True)}
+    for there in (always, warm, by_row["shared card"]):
         replay(lambda: FedBuff(FedBuffConfig()), there, 1, 1)
     line("compile or load the kernels", f"{time.perf_counter() - began:.1f} s", "once per installation, then a cache")
     for name, there in (("always here", always), ("with churn", coming)):
         span, said = replay(lambda: FedAvg(FedAvgConfig(clients_per_round=100)), there, 100, repeats)
         line(f"FedAvg, {CLIENTS:,} clients {name}, 100 rounds of 100", f"{span:.2f} s", said["summary"][0])
     for ahead in (1, 8, 64):
-        updates = (3_000 if quick else 15_000) if ahead == 1 else (1_000 if quick else 5_000)
-        for name, there in (("always here", always), ("with churn", coming), ("churn and heat", warm)):
+        for name, there in {**worlds, **by_row}.items():
+            kernel = ahead == 1 and name in worlds
+            updates = (3_000 if quick else 15_000) if kernel else (300 if quick else 1_000)
             config = FedBuffConfig(concurrency=100, buffer_size=10, draw_ahead=ahead)
             span, said = replay(lambda c=config: FedBuff(c), there, updates, repeats)
             what = f"FedBuff, 100 of {CLIENTS:,} at once, {name}, draw_ahead {ahead}"

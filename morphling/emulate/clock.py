@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from morphling.emulate.emulated_run import EmulatedRun
 from morphling.emulate.tiles import ProductShape, Tiles
 from morphling.engine import Engine
 from morphling.engine.engine import TIMERS
 from morphling.errors import PlanError
-from morphling.fleet import Fleet, Links
+from morphling.fleet import Links
 from morphling.fleet.links import PastEnd
 from morphling.interfaces.events import TIME_COLUMNS
-from morphling.interfaces.executor import Executor
 from morphling.interfaces.recording import DispatchRecord, Recording
 from morphling.interfaces.strategy import (
     Decision,
@@ -37,6 +37,7 @@ from morphling.interfaces.strategy import (
 )
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
+from morphling.interfaces.wrapping import WrappedStrategy
 from morphling.types import FAR_NS, DType, FloatArray, IntArray, Kind, Phase
 from morphling.workload import Workload, products_workload
 
@@ -127,29 +128,21 @@ class _View:
         return self._view.uplink_bps if self._rates is None else self._rates[1]
 
 
-class _Turns(Strategy):
+class _Turns(WrappedStrategy):
     """What the engine runs: the strategy of whichever product is being computed, with what is left over from the
     products before it (alarms, notices of who left) kept away.
     """
-
-    Config: ClassVar[type] = object
 
     counted: ClassVar[str] = "steps of the script"
     """What an engine's messages count, instead of iterations out of those asked for."""
 
     def __init__(self, engine: Callable[[], Engine], first: Strategy) -> None:
-        super().__init__(first.config)
+        super().__init__(first)
         self.engine = engine
-        self.uses_peers = first.uses_peers  # type: ignore[misc] # the engine asks the instance
         self.turn = 0
-        self.inner = first
         self.view: Any = None
         self.places_of: dict[int, Placement | None] = {}
         self.known = np.zeros(0, bool)
-
-    @property
-    def enforces_memory(self) -> bool:
-        return self.inner.enforces_memory
 
     def begin(self, inner: Strategy, view: Any) -> list[Decision]:
         """The turn of another product."""
@@ -157,36 +150,36 @@ class _Turns(Strategy):
         self.inner, self.view = inner, view
         self.places_of = {}
         self.known = view.online.copy()
-        return self._passed(inner.start(view))
+        return self.passed(inner.start(view))
 
     def start(self, view: View) -> Decisions:  # noqa: ARG002 - the engine is driven by `FleetClock`
         return ()
 
     def on_done(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:  # noqa: ARG002 - the product's own
-        return self._passed(self.inner.on_done(dispatch, rows, self.view))
+        return super().on_done(dispatch, rows, self.view)
 
     def on_lost(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:  # noqa: ARG002 - see above
-        return self._passed(self.inner.on_lost(dispatch, rows, self.view))
+        return super().on_lost(dispatch, rows, self.view)
 
     def on_joined(self, devices: IntArray, view: View) -> Decisions:  # noqa: ARG002 - see above
         new = devices[~self.known[devices]] if len(self.known) else devices[:0]
         if not len(new):
             return ()
         self.known[new] = True
-        return self._passed(self.inner.on_joined(new, self.view))
+        return super().on_joined(new, self.view)
 
     def on_left(self, devices: IntArray, view: View) -> Decisions:  # noqa: ARG002 - see above
         gone = devices[self.known[devices]] if len(self.known) else devices[:0]
         if not len(gone):
             return ()
         self.known[gone] = False
-        return self._passed(self.inner.on_left(gone, self.view))
+        return super().on_left(gone, self.view)
 
     def on_timer(self, tag: Any, view: View) -> Decisions:  # noqa: ARG002 - see above
         turn, own = tag
-        return self._passed(self.inner.on_timer(own, self.view)) if turn == self.turn else ()
+        return super().on_timer(own, self.view) if turn == self.turn else ()
 
-    def _passed(self, decisions: Decisions | None) -> list[Decision]:
+    def passed(self, decisions: Decisions | None) -> list[Decision]:
         """Decisions on their way to the engine: where rows lie is noted, timers know whose they are."""
         out: list[Decision] = []
         serial = self.engine().serial
@@ -227,7 +220,6 @@ class _Central(Strategy):
 class FleetClock:
     """The fleet, computing one product after another in virtual time.
 
-    made : makes the scenario's strategy anew
     repeats : whether products that cannot differ are replayed once (False: always replay, to check the same)
 
     Attributes
@@ -237,23 +229,13 @@ class FleetClock:
     replayed, repeated : products that the engine replayed, and those that took what an earlier one took
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        workload: Workload,
-        made: Callable[[], Strategy],
-        executor: Executor,
-        *,
-        seed: int = 0,
-        horizon_s: float | None = None,
-        heat: bool = True,
-        repeats: bool = True,
-    ) -> None:
-        self.fleet, self.made, self.now_ns = fleet, made, 0
-        first = made()
+    def __init__(self, run: EmulatedRun, *, repeats: bool = True) -> None:
+        fleet, executor = run.fleet, run.executor
+        self.fleet, self.made, self.now_ns = fleet, run.made, 0
+        first = run.made()
         self.name = first.name or type(first).__name__
         self.turns = _Turns(lambda: self.engine, first)
-        self.engine = Engine(fleet, workload, self.turns, executor, seed=seed, horizon_s=horizon_s, heat=heat)
+        self.engine = run.engine(self.turns)
         # A large fleet alone is no reason to load the compiler: most products are replayed once.
         self.engine.lane.force = None
         varies = {

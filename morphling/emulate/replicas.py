@@ -7,22 +7,19 @@ side of the result, partial sums where it is the inner dimension (weight gradien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
 
 from morphling.emulate.clock import Work
+from morphling.emulate.emulated_run import EmulatedRun
 from morphling.emulate.tiles import ProductShape, inner_split, product_split, row_split
-from morphling.engine import Engine
 from morphling.errors import PlanError
-from morphling.fleet import Fleet
-from morphling.interfaces.executor import Executor
 from morphling.interfaces.recording import Recording
-from morphling.interfaces.strategy import Covers, Decision, Decisions, Done, IterationDone, Sent, Strategy
-from morphling.interfaces.view import View
+from morphling.interfaces.strategy import Decisions, Done, IterationDone, Strategy
+from morphling.interfaces.wrapping import WrappedStrategy
 from morphling.types import SECOND_NS, DType, IntArray, Phase
-from morphling.workload import Workload
 
 __all__ = ["ReplicaClock"]
 
@@ -30,52 +27,18 @@ ENDLESS = 1 << 40
 """Iterations that the strategy is asked for: the script knows how many there are."""
 
 
-class _Paused(Strategy):
+class _Paused(WrappedStrategy):
     """The strategy, with a pause after each iteration: what it decided then is carried out when the script goes on."""
-
-    Config: ClassVar[type] = object
 
     counted: ClassVar[str] = "steps of the script"
     """What an engine's messages count, instead of iterations out of those asked for."""
 
     def __init__(self, inner: Strategy) -> None:
-        super().__init__(inner.config)
-        self.inner = inner
-        self.uses_peers = inner.uses_peers  # type: ignore[misc] # the engine asks the instance
-        self.repeats_work = inner.repeats_work  # type: ignore[misc]
+        super().__init__(inner)
         self.held: Decisions | None = None
 
-    @property
-    def waiting_for(self) -> str:  # type: ignore[override] # the inner one's
-        return self.inner.waiting_for
-
-    @property
-    def enforces_memory(self) -> bool:
-        return self.inner.enforces_memory
-
-    @property
-    def covers(self) -> Covers:
-        return self.inner.covers
-
-    def start(self, view: View) -> Decisions:
-        return self._passed(self.inner.start(view))
-
-    def on_done(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:
-        return self._passed(self.inner.on_done(dispatch, rows, view))
-
-    def on_lost(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:
-        return self._passed(self.inner.on_lost(dispatch, rows, view))
-
-    def on_joined(self, devices: IntArray, view: View) -> Decisions:
-        return self._passed(self.inner.on_joined(devices, view))
-
-    def on_left(self, devices: IntArray, view: View) -> Decisions:
-        return self._passed(self.inner.on_left(devices, view))
-
-    def on_timer(self, tag: Any, view: View) -> Decisions:
-        return self._passed(self.inner.on_timer(tag, view))
-
-    def _passed(self, decisions: Decisions | None) -> list[Decision]:
+    def passed(self, decisions: Decisions | None) -> Decisions:
+        """All up to the end of an iteration."""
         listed = [] if decisions is None else list(decisions) if isinstance(decisions, Iterable) else [decisions]
         for place, decision in enumerate(listed):
             if isinstance(decision, IterationDone):
@@ -94,22 +57,10 @@ class ReplicaClock:
     replayed, repeated : iterations that the engine replayed; none is taken from an earlier one
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        workload: Workload,
-        made: Callable[[], Strategy],
-        executor: Executor,
-        *,
-        seed: int = 0,
-        horizon_s: float | None = None,
-        heat: bool = True,
-    ) -> None:
-        self.fleet, self.now_ns, self.replayed, self.repeated = fleet, 0, 0, 0
-        self.strategy = _Paused(made())
-        self.engine = Engine(
-            fleet, workload, self.strategy, executor, seed=seed, iterations=ENDLESS, horizon_s=horizon_s, heat=heat
-        )
+    def __init__(self, run: EmulatedRun) -> None:
+        self.fleet, self.now_ns, self.replayed, self.repeated = run.fleet, 0, 0, 0
+        self.strategy = _Paused(run.made())
+        self.engine = run.engine(self.strategy, ENDLESS)
         self.varying = ""
         self.kept: dict[Any, Work] = {}
         self.shares: tuple[IntArray, IntArray] | None = None

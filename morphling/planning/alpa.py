@@ -18,10 +18,10 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from morphling.errors import Infeasible
 from morphling.planning.collective_times import MemberLinks, boundary_bytes
+from morphling.planning.lacking import has_and_needed
 from morphling.planning.layer_costs import layer_costs
 from morphling.planning.partition import even_partition
 from morphling.planning.row_times import Speeds
@@ -198,30 +198,34 @@ def shardings(replicas: int) -> tuple[Sharding, ...]:
     return ("zero-1", "zero-3") if replicas > 1 else ("none",)
 
 
-def plan_alpa_stages(choices: Sequence[AlpaCosts], *, gap: float = 1e-3) -> AlpaPlan:
+def plan_alpa_stages(choices: Sequence[AlpaCosts], *, gap: float = 1e-3, best: AlpaPlan | None = None) -> AlpaPlan:
     """The best plan by the dynamic program, over the given divisions of the batch.
 
     Submeshes have a power of two of devices, consecutive in the given order; devices at the end may stay idle.
     gap : by how much, relatively, T may miss the least
+    best : a plan that is known; it is returned if none is better
 
-    The time is about proportional to L² D² log D for each of the bounds that are tried: some tens of devices are many.
-    Raises ``Infeasible`` if no division of layers fits memory.
+    The time is about proportional to L³ D log D for each of the bounds that are tried, of which most can be left out
+    once a good plan is known.  Raises ``Infeasible`` if no division of layers fits memory.
     """
-    best = _best_even(choices)
-    for costs in choices:
-        best = _Search(costs, gap).run(best)
+    best = _better(best, _best_even(choices))
+    searches = [_Search(costs, gap) for costs in choices]
+    for search in searches:
+        best = _better(best, search.plan)
+    for search in sorted(searches, key=lambda x: x.plan.total_s if x.plan else NEVER):
+        best = search.run(best)
     if best is None:
         raise Infeasible(_nothing_fits(choices))
     return best
 
 
-def plan_alpa_even(choices: Sequence[AlpaCosts]) -> AlpaPlan:
+def plan_alpa_even(choices: Sequence[AlpaCosts], *, best: AlpaPlan | None = None) -> AlpaPlan:
     """The best of even plans: P stages with as many layers each (to within one), on g·t devices with the same option.
 
     All P, t and g with P·g·t devices or fewer are tried, where g divides the sequences of a micro-batch.  Devices are
-    taken in the given order, so that groups have like links.  Raises ``Infeasible`` as `plan_alpa_stages`.
+    taken in the given order, so that groups have like links.  ``best`` and ``Infeasible`` as of `plan_alpa_stages`.
     """
-    best = _best_even(choices)
+    best = _better(best, _best_even(choices))
     if best is None:
         raise Infeasible(_nothing_fits(choices))
     return best
@@ -281,27 +285,32 @@ class _Search:
         self.most = min(self.layers, self.devices)
         self.sizes = [1 << i for i in range(self.devices.bit_length()) if 1 << i <= self.devices]
         self.options = {n: list(costs.options(n)) for n in self.sizes}
-        self.listed: dict[tuple[int, int], list[_Choice]] = {}
-        for size in self.sizes:
-            for count in range(1, self.layers + 1):
-                self.listed[size, count] = [self._choice(size, count, x) for x in self.options[size]]
+        self.listed = {
+            (size, count): self._choices(size, count)
+            for size in self.sizes
+            for count in range(1, self.layers + 1)
+            if self.options[size]
+        }
+        self.bounds = np.unique(np.concatenate([c.seconds.ravel() for c in self.listed.values()]))
+        self.least, self.plan = self._solve(float(self.bounds[-1]))
 
-    def _choice(self, size: int, count: int, option: tuple[int, int, Sharding]) -> _Choice:
-        """Times of ``count`` layers on ``size`` devices as [l, d]: only the ends of the model differ by layer."""
-        rows = self.layers - count + 1
-        ends = [self.costs.stage(size, count, option, first=x == 0, last=x == rows - 1) for x in (0, 1, rows - 1)]
-        pick = np.minimum(np.arange(rows), 1)
-        pick[-1] = 2 if rows > 1 else 0
-        return _Choice(*(np.stack(column)[pick] for column in zip(*ends, strict=True)))
+    def _choices(self, size: int, count: int) -> _Choices:
+        """Times of ``count`` layers on ``size`` devices: only the ends of the model differ by layer."""
+        whole = count == self.layers
+        kinds = [(True, True)] if whole else [(True, False), (False, False), (False, True)]
+        timed = [
+            self.costs.stage(size, count, option, first=first, last=last)
+            for option in self.options[size]
+            for first, last in kinds
+        ]
+        shape = len(self.options[size]), len(kinds), self.devices - size + 1
+        return _Choices(*(np.stack(column).reshape(shape) for column in zip(*timed, strict=True)))
 
     def run(self, best: AlpaPlan | None) -> AlpaPlan | None:
         """The better of ``best`` and of the best plan found."""
-        bounds = np.unique(np.concatenate([c.seconds.ravel() for x in self.listed.values() for c in x]))
-        last = len(bounds) - 1
-        least, plan = self._solve(float(bounds[last]))
-        return self._between(bounds, 0, last, least, _better(best, plan))
+        return self._between(0, len(self.bounds) - 1, self.least, _better(best, self.plan))
 
-    def _between(self, bounds: FloatArray, low: int, high: int, least: float, best: AlpaPlan | None) -> AlpaPlan | None:
+    def _between(self, low: int, high: int, least: float, best: AlpaPlan | None) -> AlpaPlan | None:
         """Bounds from ``low`` to below ``high``, where Σ t is ``least``: none below has a smaller Σ t.
 
         A half is left out if even that sum with the half's smallest bound is not better than the best plan.
@@ -309,67 +318,90 @@ class _Search:
         if low >= high or least == NEVER:
             return best
         if best is not None:
-            floor = least + (self.costs.micro_batches - 1) * float(bounds[low])
-            if floor >= best.total_s * (1.0 - self.gap):
+            slowest = max(float(self.bounds[low]), least / self.most)
+            if least + (self.costs.micro_batches - 1) * slowest >= best.total_s * (1.0 - self.gap):
                 return best
         middle = (low + high) // 2
-        here, plan = self._solve(float(bounds[middle]))
-        best = self._between(bounds, middle + 1, high, least, _better(best, plan))
-        return self._between(bounds, low, middle, here, best)
+        here, plan = self._solve(float(self.bounds[middle]))
+        best = self._between(middle + 1, high, least, _better(best, plan))
+        return self._between(low, middle, here, best)
 
     def _solve(self, bound: float) -> tuple[float, AlpaPlan | None]:
-        """Least Σ t with no t above ``bound``, and its plan."""
+        """Least Σ t with no t above ``bound``, and its plan.
+
+        Tables are [l, d].  The last stage ends with the model, the first begins with it on the first device; all others
+        have layers before them and, one for each stage, behind them.
+        """
         L, D = self.layers, self.devices
-        table = np.full((L + 1, D + 1), NEVER)
-        table[L] = 0.0
-        least, stages = NEVER, 0
-        begins: list[NDArray[np.int64]] = [np.zeros((0, 0), np.int64)]
-        held = 0
-        firsts: dict[tuple[int, int], tuple[FloatArray, IntArray]] = {}
+        tables = [np.full((L + 1, D + 1), NEVER)]
+        tables[0][L] = 0.0
+        firsts = {key: self._cheapest(key, bound, 1) for key in self.listed}
         for s in range(1, self.most + 1):
-            if held != min(s, self.costs.micro_batches):
-                held = min(s, self.costs.micro_batches)
-                firsts = {key: self._cheapest(key, bound, held) for key in self.listed}
-            before, table = table, np.full((L + 1, D + 1), NEVER)
-            begin = np.full((L + 1, D + 1), -1, np.int64)
-            for i, (size, count) in enumerate(self.listed):
-                total = firsts[size, count][0] + before[count:, size:]
-                here = table[: L - count + 1, : D - size + 1]
-                better = total < here
-                here[better] = total[better]
-                begin[: L - count + 1, : D - size + 1][better] = i
-            begins.append(begin)
-            if table[0, 0] < least:
-                least, stages = float(table[0, 0]), s
-        return least, self._trace(begins, stages, bound) if stages else None
+            held = min(s, self.costs.micro_batches)
+            # What was cheapest stays so while memory holds one micro-batch more.
+            firsts = {k: c if c.enough >= held else self._cheapest(k, bound, held) for k, c in firsts.items()}
+            firsts = {k: c for k, c in firsts.items() if c.enough}
+            before, table = tables[-1], np.full((L + 1, D + 1), NEVER)
+            for (size, count), (t, _, _) in firsts.items():
+                table[0, 0] = min(table[0, 0], t[0, 0] + before[count, size])
+                if s == 1:
+                    here = table[L - count, : D - size + 1]
+                    np.minimum(here, t[-1], out=here)
+                    continue
+                stop, wide = L - count - s + 2, D - size - s + 2
+                if stop > 1 and wide > 1:
+                    here = table[1:stop, 1:wide]
+                    total = t[1, 1:wide] + before[1 + count : stop + count, 1 + size : wide + size]
+                    np.minimum(here, total, out=here)
+            tables.append(table)
+        stages = int(np.argmin([NEVER, *(float(t[0, 0]) for t in tables[1:])]))
+        least = float(tables[stages][0, 0])
+        return least, self._trace(tables[: stages + 1], bound) if least < NEVER else None
 
-    def _cheapest(self, key: tuple[int, int], bound: float, held: int) -> tuple[FloatArray, IntArray]:
-        """Least t of the options within the bound and memory, as [l, d], and which option."""
-        shape = self.layers - key[1] + 1, self.devices - key[0] + 1
-        least, chosen = np.full(shape, NEVER), np.full(shape, -1, np.int64)
-        for i, c in enumerate(self.listed[key]):
-            better = (c.seconds <= bound) & (c.most >= held) & (c.seconds < least)
-            least[better], chosen[better] = c.seconds[better], i
-        return least, chosen
+    def _cheapest(self, key: tuple[int, int], bound: float, held: int) -> _Cheapest:
+        """Of the options within the bound and memory."""
+        c = self.listed[key]
+        seconds = np.where((c.seconds <= bound) & (c.most >= held), c.seconds, NEVER)
+        chosen = seconds.argmin(axis=0)[None]
+        least = np.take_along_axis(seconds, chosen, 0)[0]
+        enough = np.take_along_axis(c.most, chosen, 0)[0][least < NEVER]
+        return _Cheapest(least, chosen[0], int(enough.min()) if len(enough) else 0)
 
-    def _trace(self, begins: list[NDArray[np.int64]], count: int, bound: float) -> AlpaPlan:
-        layer, d, stages, keys = 0, 0, [], list(self.listed)
-        for left in range(count, 0, -1):
-            size, length = key = keys[int(begins[left][layer, d])]
+    def _trace(self, tables: list[FloatArray], bound: float) -> AlpaPlan:
+        """The stages of the value at layer 0 and device 0 of the last table."""
+        layer, d, stages = 0, 0, []
+        for left in range(len(tables) - 1, 0, -1):
             held = min(left, self.costs.micro_batches)
-            i = int(self._cheapest(key, bound, held)[1][layer, d])
-            c = self.listed[key][i]
-            own = float(c.seconds[layer, d])
-            stages.append(AlpaStage(d, range(layer, layer + length), *self.options[size][i], own, held))
-            layer, d = layer + length, d + size
+            for size, length in self.listed:
+                behind, after = layer + length, d + size
+                if behind > self.layers or after > self.devices:
+                    continue
+                kind = 0 if layer == 0 else 2 if behind == self.layers else 1
+                t, chosen, _ = self._cheapest((size, length), bound, held)
+                if t[kind, d] + tables[left - 1][behind, after] == tables[left][layer, d] < NEVER:
+                    break
+            option = self.options[size][int(chosen[kind, d])]
+            stages.append(AlpaStage(d, range(layer, behind), *option, float(t[kind, d]), held))
+            layer, d = behind, after
         return _plan(stages, self.costs.micro_batches)
 
 
-class _Choice(NamedTuple):
-    """t and the most in flight, as [first layer, first device]."""
+class _Choices(NamedTuple):
+    """t and the most in flight, as [option, kind, first device].
+
+    Kinds: the model's first layers, others, its last; or, of all layers, one kind.
+    """
 
     seconds: FloatArray
     most: IntArray
+
+
+class _Cheapest(NamedTuple):
+    """As [kind, first device]: the least t, and its option; and how many may be in flight everywhere, 0 if nowhere."""
+
+    seconds: FloatArray
+    option: IntArray
+    enough: int
 
 
 def _ring(passes: int, members: int, size: float, rate: FloatArray, hop: FloatArray) -> FloatArray:
@@ -397,7 +429,7 @@ def _nothing_fits(choices: Sequence[AlpaCosts]) -> str:
     memory = choices[0].devices.memory_bytes
     return (
         f"no division of {choices[0].workload.model.layers} layers of {choices[0].workload.model.name} over"
-        f" {len(memory)} devices fits their memory: the leanest of even plans ({leanest[1]}) needs"
-        f" {format_bytes(leanest[0], 4)} on a device, and they have {format_bytes(float(memory.min()))} to"
-        f" {format_bytes(float(memory.max()))}"
+        f" {len(memory)} devices fits: {has_and_needed(float(memory.min()), leanest[0], 'the smallest of them')} for"
+        f" the leanest of even plans ({leanest[1]}); the largest has {format_bytes(float(memory.max()))}; recompute:"
+        " full or an optimizer with fewer states needs less"
     )

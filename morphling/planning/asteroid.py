@@ -204,9 +204,10 @@ def plan_asteroid(
     if not np.isfinite(best).any():
         need = states * profile.weight_bytes + profile.kept_bytes
         raise Infeasible(
-            f"asteroid: no pipeline of up to {most} stages fits into memory; with one sample the largest layer needs "
-            f"{format_bytes(need.max())}, all layers {format_bytes(need.sum())}, the largest device has "
-            f"{format_bytes(rates.memory_bytes.max())} and all of them {format_bytes(rates.memory_bytes.sum())}"
+            f"no pipeline of up to {most} stages fits: with one sample the largest layer takes "
+            f"{format_bytes(need.max())}, all layers {format_bytes(need.sum())}; the largest of {devices} devices has "
+            f"{format_bytes(rates.memory_bytes.max())}, all of them {format_bytes(rates.memory_bytes.sum())}; more "
+            "stages (most_stages), recompute: full or an optimizer with fewer states need less"
         )
     return search.plan(int(np.argmin(best)) + 1)
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from morphling.interfaces.tasks import TaskTable
-from morphling.planning.collective_times import MemberLinks, ring_all_reduce_s
+from morphling.planning.collective_times import MemberLinks, ring_all_reduce_s, ring_behind_s
 from morphling.planning.collectives import join
 from morphling.planning.joined import ring
 from morphling.planning.layer_products import NO_PRODUCTS, LayerProducts, list_columns
@@ -67,18 +67,30 @@ def repeated(parts: Sequence[tuple[TaskTable, int]]) -> TaskTable:
     return _in_turn([table for table, times in parts for _ in range(times)])
 
 
-def blocks_s(blocks: Sequence[Block], links: MemberLinks, speeds: Speeds, share: ArrayLike = 1.0) -> float:
+def blocks_s(
+    blocks: Sequence[Block], links: MemberLinks, speeds: Speeds, share: ArrayLike = 1.0, *, busy_s: ArrayLike = 0.0
+) -> float:
     """Seconds of blocks one behind another: the slowest member computes, and the ring; the check of `block_rows`.
 
     links, speeds : of the members, in the order of the ring
+    busy_s : float64[n], until when each member's uplink is taken; the first collective waits for it
     """
     total, known = 0.0, dict[Block, float]()
+    busy = np.asarray(busy_s, np.float64)
     for block in blocks:
-        if block not in known:
-            busy = float(speeds.seconds(np.multiply(block.flops, share), np.multiply(block.memory_bytes, share)).max())
-            sent = block.passes / 2 * ring_all_reduce_s(links, block.size)
-            known[block] = max(busy, sent) if block.beside else busy + sent
-        total += known[block]
+        if block in known:
+            total += known[block]
+            continue
+        computed = speeds.seconds(np.multiply(block.flops, share), np.multiply(block.memory_bytes, share))
+        sent = block.passes / 2 * ring_all_reduce_s(links, block.size)
+        slowest = float(computed.max())
+        known[block] = max(slowest, sent) if block.beside else slowest + sent
+        if sent and busy.any():
+            begins = 0.0 if block.beside else computed
+            total += max(slowest, ring_behind_s(links, block.size, begins, busy - total, passes=block.passes))
+            busy = np.zeros(1)
+        else:
+            total += known[block]
     return total
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "central_server_s",
     "reduce_scatter_s",
     "ring_all_reduce_s",
+    "ring_behind_s",
     "sent_bytes",
     "sharded_server_s",
     "tensor_parallel_bytes",
@@ -51,6 +52,12 @@ class MemberLinks:
     def __len__(self) -> int:
         return len(self.uplink_bps)
 
+    @property
+    def edges_bps(self) -> FloatArray:
+        """From each member to the next one of the ring, float64[n]."""
+        out: FloatArray = np.minimum(self.uplink_bps, np.roll(self.downlink_bps, -1))
+        return out
+
     def seconds(self, sender: ArrayLike, receiver: ArrayLike, size: ArrayLike) -> FloatArray:
         """α + size / bw of single transfers; members by their place, ``size`` in bytes; all broadcast."""
         i, j = np.asarray(sender), np.asarray(receiver)
@@ -80,6 +87,22 @@ def reduce_scatter_s(links: MemberLinks, size: float) -> float:
 def all_gather_s(links: MemberLinks, size: float) -> float:
     """The same as `reduce_scatter_s`: the same sends around the ring."""
     return reduce_scatter_s(links, size)
+
+
+def ring_behind_s(links: MemberLinks, size: float, begins_s: ArrayLike, busy_s: ArrayLike, *, passes: int = 2) -> float:
+    """When a ring collective is over; ``size`` X in bytes, ``passes`` as of `sent_bytes`.
+
+    begins_s, busy_s : float64[n], when each member has something to send, and until when its uplink is taken, seconds
+
+    A member's sends follow each other from then on, as one stream, and the latency of the steps comes behind the last
+    of all (`joined.ring`).  If all begin at one time, with free uplinks, it takes `ring_all_reduce_s`.
+    """
+    n = len(links)
+    if n == 1 or size == 0:
+        return float(np.max(begins_s))
+    sends = 8.0 * sent_bytes(size, n, passes=passes) / links.edges_bps
+    steps = passes * reduce_scatter_s(links, size) - float(sends.max())
+    return float((np.maximum(begins_s, busy_s) + sends).max()) + steps
 
 
 def tree_all_reduce_s(links: MemberLinks, size: float) -> float:

@@ -12,12 +12,13 @@ from morphling.interfaces.strategy import Decisions
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.planning.lines import iteration_rows, iteration_s
-from morphling.planning.moves import copied, restored, saved, shifted
+from morphling.planning.moves import copied, restored, shifted
 from morphling.planning.pipelines import PIPELINE_ASSUMPTIONS, RecomputeChoice, chosen_recompute
 from morphling.planning.placement import Placement, Recovery
 from morphling.planning.planned import PlannedStrategy
 from morphling.planning.stages import LayerSizes, layer_sizes
-from morphling.types import IntArray
+from morphling.planning.upkeep import Due
+from morphling.types import FloatArray, IntArray
 from morphling.workload.build import Recompute
 
 __all__ = ["Copied", "CopiedPipeline", "layers_of", "replicas"]
@@ -36,10 +37,9 @@ class CopiedPipeline(PlannedStrategy):
     def __init__(self, config: Any = None) -> None:
         super().__init__(config)
         self.copies: dict[int, range] = {}
-        self.copying: dict[int, range] = {}
 
     @abstractmethod
-    def due(self, placement: Placement, finished: int) -> tuple[int, int]:
+    def due(self, placement: Placement, finished: int) -> Due:
         """How many copies to the next stage, and how many to the coordinator, are due after so many iterations."""
 
     # ------------------------------------------------------------------------------------------------------ iterations
@@ -56,24 +56,26 @@ class CopiedPipeline(PlannedStrategy):
         lines, stages = placement.own
         return iteration_s(lines, stages, view)
 
-    def upkeep(self, placement: Placement, finished: int, view: View) -> TaskTable | None:
-        """Copies to the next stage and to the coordinator, as often as they are due."""
-        near, central = self.due(placement, finished)
-        size, parts = self.layer_bytes(view), []
-        sends = [(d, to, near * sum(size[i] for i in of), of) for d, (to, of) in replicas(placement).items()]
-        self.copying = {to: of for _, to, _, of in sends} if near else {}
-        if near and sends:
-            parts.append(copied(*([x[i] for x in sends] for i in range(3))))
-        if central:
-            parts.append(saved(placement.devices, central * placement.saved_bytes))
-        return TaskTable.concat(parts) if parts else None
+    def beside(self, placement: Placement, busy_s: FloatArray, view: View) -> float:
+        """`iteration_s`."""
+        lines, stages = placement.own
+        return iteration_s(lines, stages, view, busy_s=busy_s)
 
-    def kept(self, finished: int) -> None:
+    def upkeep(self, placement: Placement, due: Due, view: View) -> TaskTable:
+        """Copies to the next stage and to the coordinator, as often as they are due."""
+        near, _ = due
+        size = self.layer_bytes(view)
+        sends = [(d, to, near * sum(size[i] for i in of)) for d, (to, of) in replicas(placement).items()]
+        parts = [copied(*([x[i] for x in sends] for i in range(3)))] if sends else []
+        return TaskTable.concat([*parts, super().upkeep(placement, due, view)])
+
+    def kept(self, placement: Placement, finished: int) -> None:
         """Copies are only good once they have arrived."""
-        self.copies |= self.copying
-        self.copying = {}
-        if self.placement is not None and self.due(self.placement, finished)[1]:
-            super().kept(finished)
+        near, central = self.due(placement, finished)
+        if near:
+            self.copies |= dict(replicas(placement).values())
+        if central:
+            super().kept(placement, finished)
 
     # -------------------------------------------------------------------------------------------------------- recovery
 

@@ -111,14 +111,18 @@ def gradients_s(
     speeds: Speeds,
     *,
     passes: int,
+    busy_s: ArrayLike = 0.0,
 ) -> float:
     """Seconds of `gradient_rows`: the longest time from a layer's gradients to the end of all that is sent after them.
+
+    busy_s : float64[n], until when each member's uplink is taken
 
     What is sent in a round behind a layer takes passes·(n-1)/n of the bytes over the slowest edge, and passes·(n-1)
     steps of latency at the end.
     """
     n = len(links)
-    rate = float(np.minimum(links.uplink_bps, np.roll(links.downlink_bps, -1)).min())
+    edges = links.edges_bps
+    rate = float(edges.min())
     hop = float((links.latency_s + np.roll(links.latency_s, -1)).max())
     clock = np.zeros(n)
     ready, sent = [], []
@@ -134,7 +138,10 @@ def gradients_s(
             ready.append(float(clock.max()))
             sent.append(8.0 * passes * (n - 1) / n * float(sizes[layer]) / rate)
     behind = np.cumsum(np.array(sent)[::-1])[::-1]
-    return float((np.array(ready) + behind).max()) + passes * (n - 1) * hop
+    ends = float((np.array(ready) + behind).max())
+    if n > 1:
+        ends = max(ends, float((np.asarray(busy_s) + behind[0] * rate / edges).max()))
+    return ends + passes * (n - 1) * hop
 
 
 def _passes(costs: LayerCosts) -> tuple[Work, list[Work]]:

@@ -7,6 +7,7 @@ import numpy as np
 from morphling.errors import Infeasible
 from morphling.planning.bands import cut_bands, height_limits, round_rows
 from morphling.planning.costs import Costs, Gemm, Rates
+from morphling.planning.lacking import has_and_needed
 from morphling.types import FloatArray, IntArray
 
 __all__ = ["require_memory", "spread_by_memory"]
@@ -81,6 +82,6 @@ def _advice(costs: Costs) -> str:
         fleet = f"{many} devices of the same mix ({many / size:.3g} times as many)"
     return (
         f"the {gemm.m} x {gemm.n} x {gemm.k} GEMM does not fit the memory of {size} devices in one rectangle each "
-        f"(mean budget {memory.mean() / 2**20:.4g} MiB); it would with {high:.4g} times the memory in each "
-        f"(mean {high * memory.mean() / 2**20:.4g} MiB), or with {fleet}"
+        f"({has_and_needed(memory.mean(), high * memory.mean(), 'the mean budget')}); it would with {high:.4g} times "
+        f"the memory in each, or with {fleet}"
     )

@@ -27,6 +27,7 @@ from morphling.errors import Infeasible, PlanError
 from morphling.planning.costs import Rates
 from morphling.planning.matching import bottleneck_value, cheapest_path
 from morphling.types import FloatArray, IntArray
+from morphling.units import format_bytes
 from morphling.workload.models import Model, layer_linears
 
 __all__ = ["GroupCost", "alpa", "asteroid", "confident", "dtfm", "layer_flops"]
@@ -275,8 +276,8 @@ def asteroid(
     found = [(p, *search.plan(p)) for p in range(1, most + 1) if search.extend(p)]
     if not found:
         raise Infeasible(
-            f"asteroid: no pipeline of up to {most} stages fits into {memory_bytes:.0f} bytes a device: one layer has "
-            f"{search.weights:.0f} bytes of weights, three times that is kept"
+            f"asteroid: no pipeline of up to {most} stages fits: each device has {format_bytes(memory_bytes)}, and a "
+            f"layer keeps three times its {format_bytes(search.weights)} of weights"
         )
     stages, slowest, groups, counts = min(found, key=lambda plan: (count + plan[0] - 1) * plan[1])
     rounds = count + stages - 1

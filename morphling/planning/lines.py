@@ -13,11 +13,11 @@ import numpy as np
 
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
-from morphling.planning.collective_times import MemberLinks, ring_all_reduce_s, sharded_server_s
+from morphling.planning.collective_times import MemberLinks, ring_behind_s, sharded_server_s
 from morphling.planning.collectives import arrivals, join, sharded_server
 from morphling.planning.joined import ring
 from morphling.planning.pipeline_rows import rows
-from morphling.planning.pipeline_times import round_s
+from morphling.planning.pipeline_times import round_s, simulate
 from morphling.planning.replicas import optimizer_rows
 from morphling.planning.schedules import Schedule, in_flight
 from morphling.planning.stages import BACKWARD, FORWARD, Stages, stage_seconds
@@ -128,50 +128,77 @@ def _summed(table: TaskTable, of: IntArray, size: int, reduction: Reduction, wai
     return TaskTable.concat([table, more])
 
 
-def iteration_s(lines: Sequence[Line], stages: Stages, view: View, reduction: Reduction = "ring") -> float:
+def iteration_s(
+    lines: Sequence[Line],
+    stages: Stages,
+    view: View,
+    reduction: Reduction = "ring",
+    *,
+    busy_s: FloatArray | None = None,
+) -> float:
     """Seconds of an iteration: `round_s` of each pipeline, then the sums of gradients and the optimizer.
+
+    busy_s : float64[D], until when uplinks are taken; None: they are free.  A pipeline then takes as much longer as its
+        replay does
 
     A pipeline's stage p is done with its backward passes as much earlier as the last gradient needs from there to the
     first stage.  A closed form of the links as they are estimated: nothing is shared but a device's own link.
     """
-    done = np.zeros(stages.count)
     work = stages.forward(), _backward(lines, stages)
-    for line in lines:
-        done = np.maximum(done, _line_s(line, stages, view, work))
+    done = [_line_s(line, stages, view, work, busy_s) for line in lines]
     if not lines[0].schedule.flush:
-        return float(done.max())
-    return summing_s(done, members(lines), stages, view, reduction)
+        return float(np.max(done))
+    begins = [
+        np.concatenate([np.full(len(line.groups[p]), ends[p]) for line, ends in zip(lines, done, strict=True)])
+        for p in range(stages.count)
+    ]
+    return summing_s(begins, members(lines), stages, view, reduction, busy_s=busy_s)
 
 
 def summing_s(
-    done: FloatArray, of_stage: Sequence[IntArray], stages: Stages, view: View, reduction: Reduction = "ring"
+    done: Sequence[FloatArray],
+    of_stage: Sequence[IntArray],
+    stages: Stages,
+    view: View,
+    reduction: Reduction = "ring",
+    *,
+    busy_s: FloatArray | None = None,
 ) -> float:
-    """When the last device has summed and updated, if the stages' backward passes end at ``done``, float64[P]."""
-    width = item_bytes(stages.workload.dtype)
-    ends = done.copy()
+    """When the last device has summed and updated.
+
+    done : when the backward passes of the devices ``of_stage`` end, float64[k] of each stage
+    busy_s : as of `iteration_s`
+    """
+    width, ends = item_bytes(stages.workload.dtype), np.zeros(stages.count)
+    busy = np.zeros(view.fleet.size) if busy_s is None else busy_s
     for p, (of, n) in enumerate(zip(of_stage, stages.own_parameters().tolist(), strict=True)):
-        ends[p] += _sum_s(view, of, n * width, reduction)
+        ends[p] = _summed_s(view, of, n * width, reduction, done[p], busy)
     if stages.shared_parameters():
         both = np.concatenate([of_stage[0], of_stage[-1]])
-        ends[[0, -1]] = ends[[0, -1]].max() + _sum_s(view, both, stages.shared_parameters() * width, reduction)
+        size = stages.shared_parameters() * width
+        ends[[0, -1]] = _summed_s(view, both, size, reduction, ends[[0, -1]].max(keepdims=True), busy)
     for p, (of, x) in enumerate(zip(of_stage, stages.optimizer_work(), strict=True)):
         ends[p] += float(stage_seconds(view, of, np.full(len(of), x.flops), np.full(len(of), x.memory_bytes)).max())
     return float(ends.max())
 
 
-def _links(view: View, of: IntArray) -> MemberLinks:
-    return MemberLinks.of(view.uplink_bps[of], view.downlink_bps[of], view.fleet.links.latency_ns[of] / 1e9)
-
-
-def _sum_s(view: View, of: IntArray, size: int, reduction: Reduction) -> float:
+def _summed_s(
+    view: View, of: IntArray, size: int, reduction: Reduction, begins_s: FloatArray, busy_s: FloatArray
+) -> float:
     if len(of) == 1:
-        return 0.0
-    links = _links(view, of)
-    return sharded_server_s(links, size) if reduction == "sharded" else ring_all_reduce_s(links, size)
+        return float(begins_s.max())
+    links = MemberLinks.of(view.uplink_bps[of], view.downlink_bps[of], view.fleet.links.latency_ns[of] / 1e9)
+    if reduction == "sharded":
+        return float(np.maximum(begins_s, busy_s[of]).max()) + sharded_server_s(links, size)
+    return ring_behind_s(links, size, begins_s, busy_s[of])
 
 
 def _line_s(
-    line: Line, stages: Stages, view: View, work: tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
+    line: Line,
+    stages: Stages,
+    view: View,
+    work: tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]],
+    busy_s: FloatArray | None,
 ) -> FloatArray:
     """When each stage of a pipeline is done with ``work`` forward and backward, float64[P]."""
     there, back = (_passes_s(line, x, view, stages.micro_batch) for x in work)
@@ -183,7 +210,37 @@ def _line_s(
         down[p] = (share * bits / view.downlink_bps[of]).max()
         late[p] = view.fleet.links.latency_ns[of].max() / 1e9
     whole, tail = round_s(there, back, up, down, late, in_flight(line.schedule), line.schedule)
-    return whole - tail
+    done: FloatArray = whole - tail
+    busy = np.zeros(P) if busy_s is None else np.array([busy_s[of].max() for of in line.groups])
+    return done + _held_up_s(line.schedule, there, back, (up, down, late), busy) if busy.any() else done
+
+
+def _held_up_s(
+    schedule: Schedule,
+    there: FloatArray,
+    back: FloatArray,
+    links: tuple[FloatArray, FloatArray, FloatArray],
+    busy_s: FloatArray,
+) -> FloatArray:
+    """By how much later a replay ends on each stage if its uplink is taken until ``busy_s``, float64[P]."""
+    up, down, late = links
+    hops = schedule.stages if schedule.chunks > 1 else schedule.stages - 1
+
+    def ends(free_s: FloatArray) -> FloatArray:
+        timing = simulate(
+            schedule,
+            there,
+            back,
+            transfer=np.maximum(up, np.roll(down, -1))[:hops],
+            transfer_back=np.maximum(np.roll(up, -1), down)[:hops],
+            latency=(late + np.roll(late, -1))[:hops],
+            duplex="uplink",
+            uplink_free=free_s,
+        )
+        out: FloatArray = np.maximum.reduceat(timing.end, schedule.ptr[:-1])
+        return out
+
+    return ends(busy_s) - ends(np.zeros(schedule.stages))
 
 
 def _passes_s(line: Line, work: tuple[FloatArray, FloatArray], view: View, micro_batch: int) -> FloatArray:

@@ -11,8 +11,10 @@ from math import ceil, isfinite
 import numpy as np
 
 from morphling.errors import Infeasible
+from morphling.fleet import Fleet
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
+from morphling.planning.lacking import too_little_memory
 from morphling.planning.layer_costs import layer_costs
 from morphling.planning.layer_products import list_columns
 from morphling.planning.training_memory import (
@@ -23,7 +25,6 @@ from morphling.planning.training_memory import (
     stage_activation_bytes,
 )
 from morphling.types import BoolArray, FloatArray, IntArray, Kind
-from morphling.units import format_bytes
 from morphling.workload import Workload
 from morphling.workload.counts import Optimizer, training_flops
 from morphling.workload.models import parameters
@@ -189,7 +190,7 @@ def local_training(config: LocalTrainingConfig, view: View) -> LocalTraining:
     able = ~np.isnan(fleet.compute_flops(work.dtype))
     reasons = {NO_MEMORY: int((~fits).sum()), f"no {work.dtype.label} rate": int((fits & ~able).sum())}
     left_out = {reason: n for reason, n in reasons.items() if n}
-    _require_somebody(fits, able, memory, fleet.memory_bytes, work)
+    _require_somebody(fits, able, memory, fleet, work)
     return LocalTraining(tasks, samples, memory, fits & able, left_out)
 
 
@@ -201,19 +202,15 @@ def training_memory(work: Workload, batch_size: int, optimizer: Optimizer) -> De
     return DeviceMemory(sharded_state_bytes(parameters(model), optimizer), layers, ends)
 
 
-def _require_somebody(
-    fits: BoolArray, able: BoolArray, memory: DeviceMemory, capacity: IntArray, work: Workload
-) -> None:
+def _require_somebody(fits: BoolArray, able: BoolArray, memory: DeviceMemory, fleet: Fleet, work: Workload) -> None:
     if (fits & able).any():
         return
+    what = f"the training of {work.model.name}"
     if not fits.any():
-        raise Infeasible(
-            f"no device can train {work.model.name}: that needs {format_bytes(memory.total)} ({memory.total} bytes:"
-            f" states {format_bytes(memory.states)}, activations {format_bytes(memory.activations + memory.other)}),"
-            f" and the largest device has {format_bytes(float(capacity.max()))} ({int(capacity.max())} bytes); a"
-            " smaller batch_size, a smaller model or recompute needs less"
-        )
-    raise Infeasible(f"no device that can hold the training of {work.model.name} has a {work.dtype.label} rate")
+        raise too_little_memory(what, memory, fleet.memory_bytes, fleet.names())
+    raise Infeasible(
+        f"{int(fits.sum())} of {len(fits)} devices can hold {what}, and none of them has a {work.dtype.label} rate"
+    )
 
 
 def fedscale_client_seconds(

@@ -65,6 +65,14 @@ class Losses:
         self._waiting: list[Loss] = []
         self._planning: list[Loss] = []
 
+    def merged(self) -> list[dict[str, Any]]:
+        """`Loss.record` of all; what was lost, noticed and planned again together is one."""
+        found: dict[tuple[int | None, ...], dict[str, Any]] = {}
+        for loss in self.all:
+            key = (loss.lost_ns, loss.detected_ns, loss.planned_ns)
+            found.setdefault(key, {**loss.record(), "rows": 0})["rows"] += loss.rows
+        return list(found.values())
+
     @property
     def settled(self) -> bool:
         """Whether everything lost has been sent again."""

@@ -207,6 +207,6 @@ def _refuse(needed: NDArray[Any], capacity: NDArray[Any], p: int, cuts: IntArray
     what = f"layer {start}" if stop == start + 1 else f"layers {start} to {stop - 1}"
     before = f", with all that the stages before it can hold, layers 0 to {start - 1}" if start else ""
     raise Infeasible(
-        f"stage {p} of {len(capacity)} has {format_bytes(float(capacity[p]))} and needs at least"
-        f" {format_bytes(float(needed[p, start, stop]))}, for {what}{before}"
+        f"stage {p} of {len(capacity)} has {format_bytes(float(capacity[p]))}, needed"
+        f" {format_bytes(float(needed[p, start, stop]))} for {what}{before}"
     )

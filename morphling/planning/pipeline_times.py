@@ -72,6 +72,8 @@ def simulate(
     transfer_back: ArrayLike | None = None,
     latency: ArrayLike = 0,
     duplex: Duplex = "full",
+    free: ArrayLike = 0,
+    uplink_free: ArrayLike = 0,
 ) -> Timing:
     """Replay a schedule: a stage runs its next pass when it is free and the pass's input has arrived.
 
@@ -84,6 +86,7 @@ def simulate(
     latency : time from the last bit to its arrival, as ``transfer``, both ways; it occupies nothing, so that
         ``transfer=0`` with a latency is a link without limit of capacity
     duplex : `Duplex`
+    free, uplink_free : before when a stage computes nothing, and before when it sends nothing, scalar or [P]
 
     Whole numbers stay whole: in nanoseconds the replay is exact.  Raises ``ValueError`` if the orders of the stages do
     not fit together.
@@ -101,7 +104,8 @@ def simulate(
             ("latency", latency),
         )
     ]
-    start, end = _Replay(schedule, [t.tolist() for t in times], hops, duplex).run()
+    at_first = [np.broadcast_to(np.asarray(x), schedule.stages).tolist() for x in (free, uplink_free)]
+    start, end = _Replay(schedule, [t.tolist() for t in times], hops, duplex, at_first).run()
     cost = np.stack(np.broadcast_arrays(*times))[schedule.phase, schedule.stage, schedule.chunk]
     busy = np.bincount(schedule.stage, cost, minlength=schedule.stages).astype(np.float64)
     return Timing(np.array(start), np.array(end), max(end), busy)
@@ -121,7 +125,9 @@ def _hops(name: str, value: ArrayLike, schedule: Schedule) -> list[Any]:
 class _Replay:
     """The state of one replay: what has arrived, which stage is free when, which link until when."""
 
-    def __init__(self, schedule: Schedule, times: list[Any], hops: list[list[Any]], duplex: Duplex) -> None:
+    def __init__(
+        self, schedule: Schedule, times: list[Any], hops: list[list[Any]], duplex: Duplex, at_first: list[list[Any]]
+    ) -> None:
         self.schedule, self.times, self.duplex = schedule, times, duplex
         self.transfer, self.latency = hops[:2], hops[2]
         self.P = schedule.stages
@@ -130,7 +136,7 @@ class _Replay:
             zip(schedule.phase.tolist(), schedule.micro_batch.tolist(), schedule.chunk.tolist(), strict=True)
         )
         self.next, self.stop = schedule.ptr[:-1].tolist(), schedule.ptr[1:].tolist()
-        self.free: list[Any] = [0] * self.P
+        self.free, self.uplink_free = at_first
         self.idle = [True] * self.P
         self.until: dict[tuple[int, int], Any] = {}
         self.arrived: dict[tuple[int, int, int], Any] = {(F, 0, m): 0 for m in range(schedule.micro_batches)}
@@ -189,7 +195,7 @@ class _Replay:
             return
         hop = p if x == F else to
         link = (p, to) if self.duplex == "full" else (min(p, to), max(p, to)) if self.duplex == "half" else (p, p)
-        over = max(self.until.get(link, 0), now) + self.transfer[x][hop]
+        over = max(self.until.get(link, 0), self.uplink_free[p], now) + self.transfer[x][hop]
         self.until[link] = over
         self.arrived[x, target, m] = over + self.latency[hop]
         self.begin(to)

@@ -15,14 +15,15 @@ from morphling.errors import Infeasible
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.planning.costs import Rates
+from morphling.planning.lacking import require_fit, with_rate
 from morphling.planning.lines import Line, iteration_rows, iteration_s
 from morphling.planning.partition import even_partition, min_max_partition
 from morphling.planning.placement import Placement, PlannedConfig
 from morphling.planning.planned import PlannedStrategy
 from morphling.planning.schedules import Schedule, in_flight
 from morphling.planning.stages import SharedTable, Stages, layer_seconds, layer_sizes
-from morphling.planning.training_memory import DeviceMemory, require_fit
-from morphling.types import IntArray
+from morphling.planning.training_memory import DeviceMemory
+from morphling.types import FloatArray, IntArray
 from morphling.workload import Workload
 from morphling.workload.build import Recompute
 from morphling.workload.counts import Optimizer
@@ -37,7 +38,6 @@ __all__ = [
     "line_placement",
     "micro_batch_of",
     "view_rates",
-    "with_rate",
 ]
 
 MOST_ROWS = 300_000
@@ -103,15 +103,6 @@ def micro_batch_of(asked: int | str, batch: int, passes: int) -> int:
     return asked
 
 
-def with_rate(view: View, here: IntArray) -> IntArray:
-    """Those of ``here`` that compute in the workload's dtype; ``Infeasible`` if none does."""
-    dtype = view.workload.dtype
-    able = here[~np.isnan(view.fleet.compute_flops(dtype)[here])]
-    if not len(able):
-        raise Infeasible(f"no device has a {dtype.label} rate")
-    return able
-
-
 def view_rates(view: View, here: IntArray, *, spare: int = 0) -> Rates:
     """Of the devices ``here`` as they are known now; ``spare`` bytes of each device's memory are not for the plan."""
     fleet = view.fleet
@@ -170,10 +161,10 @@ class PipelineStrategy(PlannedStrategy):
 
     def _check_stages(self, stages: int, devices: int, layers: int) -> None:
         if stages > devices:
-            raise Infeasible(f"{stages} stages need as many devices, and {devices} are there; at most {devices}")
+            raise Infeasible(f"stages: {stages} need as many devices, and {devices} are there; at most {devices}")
         if stages * self.chunks > layers:
             parts = f"{stages} stages" + (f" of {self.chunks} chunks" if self.chunks > 1 else "")
-            raise Infeasible(f"{layers} layers cannot fill {parts}; at most {layers // self.chunks} stages")
+            raise Infeasible(f"stages: {layers} layers cannot fill {parts}; at most {layers // self.chunks} stages")
 
     def _of_stages(self, view: View, able: IntArray, stages: int) -> Placement:
         w = view.workload
@@ -232,6 +223,11 @@ class PipelineStrategy(PlannedStrategy):
         """`iteration_s`."""
         lines, stages = placement.own
         return iteration_s(lines, stages, view)
+
+    def beside(self, placement: Placement, busy_s: FloatArray, view: View) -> float:
+        """`iteration_s`."""
+        lines, stages = placement.own
+        return iteration_s(lines, stages, view, busy_s=busy_s)
 
     def assumptions(self) -> list[str]:
         """What is taken for granted."""

@@ -62,6 +62,17 @@ class Placement:
     facts: Mapping[str, Any] = field(default_factory=dict)
     own: Any = None
 
+    def record(self, devices: int) -> dict[str, Any]:
+        """For the report of a strategy, of a fleet of so many devices."""
+        most = max(self.memory, key=lambda m: m.total)
+        return {
+            "model": "physical",
+            "devices_used": len(self.devices),
+            "devices_left_out": {"not in the plan": devices - len(self.devices)},
+            "memory_bytes": {"states": most.states, "activations": most.activations, "other": most.other},
+            "plan": dict(self.facts),
+        }
+
 
 @dataclass(frozen=True, eq=False)
 class Recovery:

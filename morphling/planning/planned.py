@@ -30,10 +30,11 @@ from morphling.interfaces.view import View
 from morphling.planning.delays import delay_range
 from morphling.planning.group_costs import GroupCost
 from morphling.planning.interruptions import Interruption
+from morphling.planning.lacking import require_fit
 from morphling.planning.moves import moved_bytes, restored, saved
 from morphling.planning.placement import Placement, PlannedConfig, Recovery, assumed, holding
-from morphling.planning.training_memory import require_fit
-from morphling.types import BoolArray, IntArray
+from morphling.planning.upkeep import Due, expected_s, now_and_then
+from morphling.types import BoolArray, FloatArray, IntArray
 
 __all__ = ["Placement", "PlannedConfig", "PlannedStrategy", "Recovery"]
 
@@ -75,7 +76,7 @@ class PlannedStrategy(Strategy):
         self.loss_instants: list[int] = []
         self.interruptions: list[Interruption] = []
         self.attempt = 0
-        self.last_iteration = -1
+        self.last_iteration = self.owed = -1
 
     # ------------------------------------------------------------------------------------------- what authors write
 
@@ -88,8 +89,12 @@ class PlannedStrategy(Strategy):
         """All rows of one iteration.  What devices hold is written into their first rows afterwards."""
 
     def estimate(self, placement: Placement, view: View) -> float | None:  # noqa: ARG002 - for those who can
-        """Seconds of an iteration by a closed form; None if there is none."""
+        """Seconds of an iteration by a closed form, with nothing sent beside it; None if there is none."""
         return None
+
+    def beside(self, placement: Placement, busy_s: FloatArray, view: View) -> float:
+        """The same with uplinks that are taken at first, float64[D], seconds; by default it waits for all of them."""
+        return (self.estimate(placement, view) or 0.0) + float(busy_s.max(initial=0.0))
 
     def paper(self, view: View, here: IntArray) -> GroupCost:  # noqa: ARG002 - for those who have one
         """The published formula, for ``model: paper``."""
@@ -113,13 +118,16 @@ class PlannedStrategy(Strategy):
         """
         return None
 
-    def upkeep(self, placement: Placement, finished: int, view: View) -> TaskTable | None:  # noqa: ARG002 - see below
-        """Traffic beside the next iteration, after ``finished`` ones: by default a checkpoint now and then."""
-        every = self.config.checkpoint_every
-        return saved(placement.devices, placement.saved_bytes) if every and finished % every == 0 else None
+    def due(self, placement: Placement, finished: int) -> Due:  # noqa: ARG002 - the same for all plans
+        """How many copies are to be sent beside the next iteration: by default a checkpoint now and then."""
+        return now_and_then(self.config.checkpoint_every, finished)
 
-    def kept(self, finished: int) -> None:
-        """What `upkeep` sent after ``finished`` iterations has all arrived: by default a checkpoint."""
+    def upkeep(self, placement: Placement, due: Due, view: View) -> TaskTable:  # noqa: ARG002 - for copies elsewhere
+        """Their rows, which only send."""
+        return saved(placement.devices, due[1] * placement.saved_bytes)
+
+    def kept(self, placement: Placement, finished: int) -> None:  # noqa: ARG002 - as above
+        """What was due after ``finished`` iterations has all arrived: by default a checkpoint."""
         self.saved = max(self.saved, finished)
 
     def detection_range(self) -> tuple[float, float]:
@@ -219,7 +227,7 @@ class PlannedStrategy(Strategy):
         if len(rows) < len(dispatch.tasks):
             return ()  # to be noticed
         if what == "upkeep":
-            self.kept(number)
+            self.kept(*number)
             return self._finish(view)
         if what == "move":
             return self._moved(view)
@@ -237,15 +245,7 @@ class PlannedStrategy(Strategy):
             out |= {"model": "paper", "parts_s": dict(c.parts), "stages": c.stages, "micro_batches": c.micro_batches}
             out["not_replayed"] = "model: paper is a formula for the time of an iteration; nothing else is known of it"
         if self.placement is not None:
-            p = self.placement
-            most = max(p.memory, key=lambda m: m.total)
-            out |= {
-                "model": "physical",
-                "devices_used": len(p.devices),
-                "devices_left_out": {"not in the plan": len(self.present) - len(p.devices)},
-                "memory_bytes": {"states": most.states, "activations": most.activations, "other": most.other},
-                "plan": dict(p.facts),
-            }
+            out |= self.placement.record(len(self.present))
             out["assumptions"] += assumed(self.config, self.detection_range())
         out["recoveries"] = [x.record() for x in self.interruptions]
         return out
@@ -272,7 +272,7 @@ class PlannedStrategy(Strategy):
         self.stateless.clear()
         self.table = holding(self.tasks(placement, view), placement)
         if self.estimated_s is None:
-            self.estimated_s = self.estimate(placement, view)
+            self.estimated_s = expected_s(self, placement, view)
 
     def _send(self, tasks: TaskTable, tag: Any, label: str) -> Dispatch:
         self.open[self.serials] = tag
@@ -302,17 +302,25 @@ class PlannedStrategy(Strategy):
             out.append(IterationDone())
         if self.finished >= view.iterations:
             return [*out, *self._finish(view)]
-        assert self.placement is not None  # noqa: S101 - an iteration of it is done
-        if self.grows and self.newcomers:
-            return [*out, *self._grow(view)]
-        handed = self.handed_over(view)
-        if handed is not None:
-            return [*out, *self._hand_over(*handed, view)]
-        tasks = self.upkeep(self.placement, self.finished, view)
-        if tasks is not None and len(tasks):
-            out.append(self._send(tasks, ("upkeep", self.finished), f"upkeep/after iteration {self.finished}"))
-        elif tasks is not None:
-            self.kept(self.finished)
+        self.owed = self.finished
+        moves = (self._grow(view) if self.grows and self.newcomers else []) or self._hand_over(view)
+        return [*out, *(moves or self._go_on(view))]
+
+    def _go_on(self, view: View) -> list[Decision]:
+        """The next iteration, behind what is saved of the last one.
+
+        Where states move in between, they are saved from where they have arrived: moves do not wait for them.
+        """
+        assert self.placement is not None  # noqa: S101 - it is in use
+        out: list[Decision] = []
+        what = self.placement, self.finished
+        due = self.due(*what) if self.owed == self.finished else (0, 0)
+        self.owed = -1
+        tasks = self.upkeep(self.placement, due, view)
+        if len(tasks):
+            out.append(self._send(tasks, ("upkeep", what), f"upkeep/after iteration {self.finished}"))
+        elif any(due):
+            self.kept(*what)
         return [*out, *self._iteration(view)]
 
     def _finish(self, view: View) -> list[Decision]:
@@ -322,20 +330,23 @@ class PlannedStrategy(Strategy):
         return [Done(f"{self.reached} iterations")]
 
     def _grow(self, view: View) -> list[Decision]:
-        """Take newcomers in, if a placement with them is possible; they fetch what they need first."""
+        """Take newcomers in, if a placement with them is possible; they fetch what they need first.  Empty if not."""
         assert self.placement is not None  # noqa: S101 - an iteration of it is done
         self.newcomers.clear()
         try:
             new = self._made(view, np.flatnonzero(self.present))
         except Infeasible:
-            return self._iteration(view)
+            return []
         moves = self.admit(view, self.placement, new)
         self.coming, self.attempt = new, self.attempt + 1
         return [self._send(moves, ("move", self.attempt), "join/states")]
 
-    def _hand_over(self, new: Placement, moves: TaskTable, announced_ns: int, view: View) -> list[Decision]:
+    def _hand_over(self, view: View) -> list[Decision]:
         """Nobody left yet: states move to the new placement, and the next iteration begins there."""
-        now = view.now_ns
+        handed, now = self.handed_over(view), view.now_ns
+        if handed is None:
+            return []
+        new, moves, announced_ns = handed
         x = Interruption(announced_ns, announced_ns, 0, self.finished, 0, planning_ns=now, planned_ns=now)
         x.moved_bytes, x.announced = moved_bytes(moves), True
         self.interruptions.append(x)
@@ -432,4 +443,4 @@ class PlannedStrategy(Strategy):
             x.ready_ns = view.now_ns
             x.replayed_ns = view.now_ns if x.announced else None
         self._use(self.coming, view)
-        return self._iteration(view)
+        return self._go_on(view)

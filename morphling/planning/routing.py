@@ -129,11 +129,24 @@ class Passes:
         )  # fmt: skip
 
 
-def routed_s(passes: Passes, pools: Sequence[Pool], micro_batches: int, window: int, view: View) -> float:
+def routed_s(
+    passes: Passes,
+    pools: Sequence[Pool],
+    micro_batches: int,
+    window: int,
+    view: View,
+    *,
+    busy_s: FloatArray | None = None,
+) -> float:
     """Seconds of an iteration in closed form.
+
+    busy_s : float64[D], until when uplinks are taken; None: they are free
 
     One micro-batch goes there and back; the others follow at the pace of the slowest pool, whose peers work side by
     side, or as fast as ``window`` of them under way allow; then each pool sums its gradients.
+
+    Passes of a peer whose uplink is taken wait there.  Routing goes on sending it its share, so that in the end all of
+    ``window`` are there; what had been done by then (window·k of the 2M passes of a pool of k) need not be done after.
     """
     paces, path = [], 0.0
     of_stage = [np.array(sorted(pool.priority), np.int64) for pool in pools]
@@ -147,5 +160,8 @@ def routed_s(passes: Passes, pools: Sequence[Pool], micro_batches: int, window: 
             steps[2] += 8.0 * t.bytes_out[0] / view.uplink_bps[peers]
         paces.append(1.0 / float((1.0 / steps.max(axis=0)).sum()))
         path += float((steps.sum(axis=0) + 4 * late).mean())
-    done = np.full(len(pools), path + (micro_batches - 1) * max(*paces, path / window))
-    return summing_s(done, of_stage, passes.stages, view)
+    done = path + (micro_batches - 1) * max(*paces, path / window)
+    if busy_s is not None:
+        stuck = [(float(busy_s[of].max()), window * len(of) / (2 * micro_batches)) for of in of_stage]
+        done = max([done, *(until + max(path, (1.0 - before) * done) for until, before in stuck if until)])
+    return summing_s([np.full(len(of), done) for of in of_stage], of_stage, passes.stages, view)

@@ -26,7 +26,7 @@ from morphling.planning.row_times import Speeds, links_of
 from morphling.planning.schedules import Schedule, one_f_one_b
 from morphling.planning.tensor_parallel import backward_blocks, forward_blocks, shard_parameters
 from morphling.planning.training_memory import Sharding
-from morphling.types import IntArray, Kind, Phase, item_bytes
+from morphling.types import FloatArray, IntArray, Kind, Phase, item_bytes
 from morphling.workload import Workload, parameters
 from morphling.workload.build import Recompute
 
@@ -239,11 +239,17 @@ class StagedPipeline:
 
     # --------------------------------------------------------------------------------------------------------- seconds
 
-    def estimate(self, view: View) -> float:
-        """Seconds of 1F1B over stages and boundaries by the replay of the schedule; synchronisation behind it."""
+    def estimate(self, view: View, busy_s: FloatArray | None = None) -> float:
+        """Seconds of 1F1B over stages and boundaries by the replay of the schedule; synchronisation behind it.
+
+        busy_s : float64[D], until when uplinks are taken; None: they are free
+        """
         P = len(self.stages)
         passes = np.array([[self._pass_s(view, x, p) for p in range(P)] for x in (F, B)])
         hops = np.array([[self._hop_s(view, x, p) for p in range(P)] for x in (F, B)])
+        taken = np.zeros(view.fleet.size) if busy_s is None else busy_s
+        busy = np.array([taken[s.devices].max() for s in self.stages])
+        lead = np.array([self._lead_s(view, p) for p in range(P)])
         timing = simulate(
             self._schedule(),
             passes[0],
@@ -251,9 +257,23 @@ class StagedPipeline:
             transfer=hops[0, : P - 1, 0] if P > 1 else 0,
             transfer_back=hops[1, 1:, 0] if P > 1 else 0,
             latency=hops[0, : P - 1, 1] if P > 1 else 0,
+            free=np.maximum(0.0, busy - lead),
+            uplink_free=busy,
         )
         ends = [timing.end[timing_of].max() for timing_of in (self._schedule().stage == p for p in range(P))]
-        return max(float(end) + self._update_s(view, p) for p, end in enumerate(ends))
+        return max(float(end) + self._update_s(view, p, taken - end) for p, end in enumerate(ends))
+
+    def _lead_s(self, view: View, p: int) -> float:
+        """How long a stage computes in its first pass before a collective of its own; endless if it has none."""
+        stage = self.stages[p]
+        if stage.sharding == "zero-3" and len(stage.devices) > 1:
+            return 0.0
+        speeds, lead = Speeds.of(view, stage.devices.ravel()), 0.0
+        for block in self.blocks[F, p]:
+            lead += float(speeds.seconds(block.flops, block.memory_bytes).max())
+            if block.size and stage.devices.shape[1] > 1:
+                return lead
+        return np.inf
 
     def _pass_s(self, view: View, phase: int, p: int) -> float:
         stage = self.stages[p]
@@ -277,9 +297,9 @@ class StagedPipeline:
         late = view.fleet.links.latency_ns / 1e9
         return float(up.max()), float((late[send.sender] + late[send.receiver]).max())
 
-    def _update_s(self, view: View, p: int) -> float:
+    def _update_s(self, view: View, p: int, busy_s: FloatArray) -> float:
         return max(
-            blocks_s(self._update(p), links_of(view, members), Speeds.of(view, members))
+            blocks_s(self._update(p), links_of(view, members), Speeds.of(view, members), busy_s=busy_s[members])
             for members in self.stages[p].devices.T
         )
 

@@ -10,6 +10,7 @@ Source: Shoeybi et al. 2019 (Megatron-LM); Korthikanti et al. 2022 (sequence par
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import gcd
 
 from morphling.errors import Infeasible
@@ -67,6 +68,7 @@ def check_ways(model: Model, sequence_length: int, ways: int, *, sequence_parall
             )
 
 
+@lru_cache(maxsize=4096)
 def shard_parameters(model: Model, layers: int, ways: int, *, first: bool = True, last: bool = True) -> int:
     """Parameters of one member, the largest share: a ``ways``-th of what is cut, and all of what is not.
 

@@ -18,6 +18,7 @@ from morphling.planning.areas import smallest_time, stage_bounds
 from morphling.planning.bands import cut_bands, fill_columns, height_limits, round_rows, solve_heights
 from morphling.planning.costs import Costs, Gemm, Rates
 from morphling.planning.fit import require_memory, spread_by_memory
+from morphling.planning.lacking import has_and_needed
 from morphling.planning.rectangles import LeftOut, Tiling
 from morphling.types import FloatArray, IntArray
 
@@ -118,8 +119,8 @@ def _nobody(gemm: Gemm, rates: Rates, reason: IntArray) -> str:
     if (reason == LeftOut.NO_MEMORY).any():
         need, most = gemm.item_bytes * (2 * gemm.k + 1), float(rates.memory_bytes[reason == LeftOut.NO_MEMORY].max())
         return (
-            f"no device can hold a 1 x 1 tile of {what}: k = {gemm.k} needs {need} bytes ({need / 1024:.4g} KiB), and "
-            f"the largest budget is {most:.0f} bytes; more devices do not help, only more memory in each"
+            f"no device can hold a 1 x 1 tile of {what}: {has_and_needed(most, need, 'the largest budget')} for "
+            f"k = {gemm.k}; more devices do not help, only more memory in each"
         )
     counts = ", ".join(f"{int((reason == r).sum())} {r.label}" for r in LeftOut if (reason == r).any())
     return f"no device can be used for {what}: {counts}"

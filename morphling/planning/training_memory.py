@@ -5,16 +5,10 @@ Bytes per parameter and per layer are counted in `morphling.workload`; here they
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from morphling.errors import Infeasible
 from morphling.types import DType
-from morphling.units import format_bytes
 from morphling.workload import Model, activation_bytes
 from morphling.workload.build import Recompute
 from morphling.workload.counts import STATE_BYTES, Optimizer
@@ -25,7 +19,6 @@ __all__ = [
     "Sharding",
     "head_activation_bytes",
     "input_activation_bytes",
-    "require_fit",
     "sharded_state_bytes",
     "stage_activation_bytes",
 ]
@@ -150,30 +143,3 @@ class DeviceMemory:
     def total(self) -> int:
         """All of it."""
         return self.states + self.activations + self.other
-
-
-def require_fit(
-    needs: Sequence[DeviceMemory],
-    capacity_bytes: ArrayLike,
-    *,
-    what: str = "stage",
-    names: Sequence[str] | None = None,
-) -> None:
-    """Raise ``Infeasible`` for the one of ``needs`` that is furthest over its capacity (int[n], bytes).
-
-    ``names`` : what each is called (None: by its number)
-    """
-    total = np.array([x.total for x in needs], np.int64)
-    capacity = np.asarray(capacity_bytes)
-    if capacity.shape != total.shape:
-        raise ValueError(f"capacity_bytes: {len(total)} are needed, not shape {capacity.shape}")
-    over = total - capacity
-    if len(over) and over.max() > 0:
-        i = int(over.argmax())
-        x = needs[i]
-        who = f"{what} {i if names is None else names[i]}"
-        raise Infeasible(
-            f"{who} has {format_bytes(float(capacity[i]))} and needs {format_bytes(x.total)}"
-            f" (states {format_bytes(x.states)}, activations {format_bytes(x.activations)},"
-            f" other {format_bytes(x.other)}); {int((over > 0).sum())} of {len(over)} do not fit"
-        )

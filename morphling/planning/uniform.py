@@ -12,9 +12,9 @@ import numpy as np
 
 from morphling.errors import Infeasible
 from morphling.planning.costs import Costs, Gemm, Rates, tile_bytes
+from morphling.planning.lacking import has_and_needed
 from morphling.planning.rectangles import LeftOut, Span, Tiling
 from morphling.types import IntArray
-from morphling.units import format_bytes
 
 __all__ = ["priced", "uniform_grid", "uniform_tiling"]
 
@@ -117,8 +117,9 @@ def _require_memory(gemm: Gemm, rates: Rates, alpha: IntArray, beta: IntArray, n
     over = need - rates.memory_bytes[: len(need)]
     if over.max() > 0:
         i = int(over.argmax())
+        told = has_and_needed(float(rates.memory_bytes[i]), float(need[i]), names[i])
         raise Infeasible(
-            f"{names[i]} has {format_bytes(float(rates.memory_bytes[i]))} for one of {len(need)} equal parts of the"
-            f" {gemm.m} x {gemm.n} x {gemm.k} GEMM, and {alpha[i]} x {beta[i]} of it need"
-            f" {format_bytes(float(need[i]))}; {int((over > 0).sum())} of {len(need)} do not fit"
+            f"{int((over > 0).sum())} of {len(need)} devices cannot hold one of {len(need)} equal parts of the"
+            f" {gemm.m} x {gemm.n} x {gemm.k} GEMM: {told} for {alpha[i]} x {beta[i]} of it; more devices or a smaller"
+            " batch_size make parts smaller, and cleave gives devices with less memory less"
         )

@@ -137,7 +137,7 @@ def _strategy(loaded: LoadedScenario, *, allow_plugins: bool) -> Strategy:
     choice = loaded.scenario.strategy
     field = ("strategy", "plugin" if choice.plugin else "name")
     try:
-        found = _strategy_class(loaded, allow_plugins=allow_plugins)
+        found = strategy_class_of(loaded, allow_plugins=allow_plugins)
     except InputError as error:
         raise loaded.fault(field, str(error)) from error.__cause__
     called = str(choice.name or choice.plugin)
@@ -155,7 +155,8 @@ def _strategy(loaded: LoadedScenario, *, allow_plugins: bool) -> Strategy:
     return made
 
 
-def _strategy_class(loaded: LoadedScenario, *, allow_plugins: bool) -> Any:
+def strategy_class_of(loaded: LoadedScenario, *, allow_plugins: bool) -> Any:
+    """The class of the scenario's strategy; ``InputError`` if there is none, or if it is code that is not allowed."""
     if loaded.strategy_class is not None:
         return loaded.strategy_class
     file = loaded.plugin_file

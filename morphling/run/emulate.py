@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from morphling.emulate import need_torch
 from morphling.emulate.clock import FleetClock
+from morphling.emulate.emulated_run import EmulatedRun
 from morphling.emulate.replicas import ReplicaClock
 from morphling.errors import InputError
 from morphling.interfaces.strategy import Strategy
@@ -117,13 +118,15 @@ def _run(
 
     first = built.strategy
     clock = _clock_of(first)(
-        built.fleet,
-        built.workload,
-        lambda: type(first)(first.config),
-        built.executor,
-        seed=built.seed,
-        horizon_s=built.horizon_s,
-        heat=built.heat,
+        EmulatedRun(
+            built.fleet,
+            built.workload,
+            lambda: type(first)(first.config),
+            built.executor,
+            seed=built.seed,
+            horizon_s=built.horizon_s,
+            heat=built.heat,
+        )
     )
     if clock.varying:
         warn(f"every product is replayed anew, which takes longer, because {clock.varying}")

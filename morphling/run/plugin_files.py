@@ -13,7 +13,7 @@ from typing import Any
 from morphling.errors import InputError
 from morphling.run.plugins import Kind, unfit
 
-__all__ = ["class_in_file", "line_raised"]
+__all__ = ["class_in_file", "line_raised", "own_line"]
 
 
 def class_in_file(kind: Kind, path: Path, name: str, sha256: str) -> Any:
@@ -50,6 +50,23 @@ def line_raised(error: BaseException, path: Path) -> str:
             lines.append(trace.tb_lineno)
         trace = trace.tb_next
     return f"{path}:{lines[-1]}" if lines else str(path)
+
+
+def own_line(error: BaseException, cls: type) -> str | None:
+    """``file:line`` of the last line that an error passed through of the code that ``cls`` is made of.
+
+    That is the modules, or the distributed packages, of the class and of what it is derived from, without Morphling's
+    own; of a class of Morphling's, its own.  None if the error passed through none of them.
+    """
+    roots = {base.__module__.partition(".")[0] for base in cls.__mro__ if base.__module__ not in ("builtins", "abc")}
+    roots = roots - {"morphling"} or roots
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in roots:
+            found = f"{frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
 
 
 def _module(path: Path, source: bytes) -> ModuleType:

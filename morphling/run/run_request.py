@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from morphling.errors import InputError, MorphlingError, PlanError
+from morphling.run.build import strategy_class_of
+from morphling.run.plugin_files import own_line
 from morphling.run.run import run
 from morphling.scenario import LoadedScenario, load_scenario
 
@@ -44,7 +46,8 @@ class RunEnd:
     """How a run ended.
 
     state : ``done`` (``folder`` holds it), ``infeasible`` (a `PlanError`: no number exists) or ``failed``
-    reason : the message of the error
+    reason : the message of the error; of one that Morphling does not raise on purpose with its class before it, and
+        behind its first line the ``file:line`` at which the strategy's own code raised it, or called what did
     error : name of its class
     traceback : where it was raised, of errors that Morphling does not raise on purpose
     """
@@ -62,6 +65,7 @@ def replay_request(request: RunRequest, progress: Callable[[float, int], None] |
 
     What strategies print goes to stderr: stdout belongs to the table of all runs.
     """
+    loaded = None
     try:
         with contextlib.redirect_stdout(sys.stderr):
             loaded = load_scenario(request.source, request.overrides)
@@ -81,8 +85,21 @@ def replay_request(request: RunRequest, progress: Callable[[float, int], None] |
         raise
     except Exception as error:  # noqa: BLE001 - a stranger's strategy may raise anything; the other runs go on
         name = type(error).__name__
-        return RunEnd(request.key, "failed", reason=f"{name}: {error}", error=name, traceback="".join(_lines_of(error)))
+        said, lines, more = f"{name}: {error}".partition("\n")
+        reason = said + _place_of(error, loaded, request.allow_plugins) + lines + more
+        return RunEnd(request.key, "failed", reason=reason, error=name, traceback="".join(_lines_of(error)))
     return RunEnd(request.key, "done", folder=results.folder)
+
+
+def _place_of(error: Exception, loaded: LoadedScenario | None, allow_plugins: bool) -> str:
+    """`` (file:line)`` of the strategy's own code, or nothing."""
+    if loaded is None:
+        return ""
+    try:
+        place = own_line(error, strategy_class_of(loaded, allow_plugins=allow_plugins))
+    except MorphlingError:  # the error came before the strategy did
+        return ""
+    return f" ({place})" if place else ""
 
 
 def _lines_of(error: BaseException) -> list[str]:

@@ -1,7 +1,7 @@
 """Alpa: layers as pipeline stages on submeshes, with the mix of data and tensor parallelism chosen for each stage.
 
-``model: physical`` plans with `morphling.planning.alpa` (the inter-op dynamic program on small fleets, even plans on
-large ones) and replays 1F1B; ``model: paper`` is the formula by which the authors of Cleave put Alpa beside theirs.
+``model: physical`` plans with `morphling.planning.alpa` (the inter-op dynamic program; even plans on very large
+fleets) and replays 1F1B; ``model: paper`` is the formula by which the authors of Cleave put Alpa beside theirs.
 Source: Zheng et al. 2022 (Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep Learning, OSDI).
 """
 
@@ -19,12 +19,13 @@ from morphling.planning.alpa import AlpaCosts, AlpaDevices, AlpaPlan, plan_alpa_
 from morphling.planning.costs import Rates
 from morphling.planning.group_costs import GroupCost
 from morphling.planning.group_costs import alpa as published
+from morphling.planning.lacking import with_rate
 from morphling.planning.planned import Placement, PlannedConfig, PlannedStrategy
 from morphling.planning.row_times import Speeds, links_of
 from morphling.planning.staged_rows import StagedPipeline, StagedStage
 from morphling.planning.tensor_parallel import shard_memory, shard_parameters
 from morphling.planning.training_memory import STATE_PARTS
-from morphling.types import IntArray
+from morphling.types import FloatArray, IntArray
 from morphling.workload import Workload
 from morphling.workload.build import Recompute
 from morphling.workload.counts import Optimizer
@@ -39,7 +40,8 @@ class AlpaConfig(PlannedConfig):
     model : ``physical`` (a plan, replayed row by row) or ``paper`` (the published formula: time only, no churn)
     search : ``stages``, the dynamic program; ``even``, the best plan of equal stages; ``auto``: stages up to
         ``most_devices``, else even
-    most_devices : up to how many devices ``auto`` runs the dynamic program
+    most_devices : up to how many devices ``auto`` runs the dynamic program, which takes about 10 s with 256 devices and
+        40 layers, after each departure again; ``search: even`` takes less than a second
     micro_batches : into how many the batch is divided; ``auto``: the best power of two that divides it
     recompute : activations that are computed twice; ``workload``: what the workload says
     optimizer : which states a device holds: ``adam-mixed`` (16 bytes a parameter), ``sgd``, …
@@ -47,7 +49,7 @@ class AlpaConfig(PlannedConfig):
 
     model: Literal["physical", "paper"] = "physical"
     search: Literal["auto", "stages", "even"] = "auto"
-    most_devices: int = 12
+    most_devices: int = 256
     micro_batches: int | Literal["auto"] = "auto"
     recompute: Literal["workload", "none", "selective", "full"] = "workload"
     optimizer: Optimizer = "adam-mixed"
@@ -99,27 +101,29 @@ class Alpa(PlannedStrategy):
         little.
         """
         work = view.workload
-        able = here[~np.isnan(view.fleet.compute_flops(work.dtype)[here])]
-        if not len(able):
-            raise Infeasible(f"no device has a {work.dtype.label} rate")
+        able = with_rate(view, here)
         search = self.config.search
         if search == "auto":
             search = "stages" if len(able) <= self.config.most_devices else "even"
-        found: list[tuple[AlpaPlan, IntArray]] = []
-        why: Infeasible | None = None
+        best: AlpaPlan | None = None
+        ranked, why = able, ""
         memory = np.asarray(view.fleet.memory_bytes)[able]
-        for room in _rooms(memory):
+        for room in reversed(
+            _rooms(memory)
+        ):  # few devices are planned fast, and what is found cuts other searches short
             try:
-                found.append(self._found(view, able[memory >= room], search))
+                found, order = self._found(view, able[memory >= room], search, best)
             except Infeasible as reason:
-                why = why or reason
-        if why is not None and not found:
-            raise why
-        best, ranked = min(found, key=lambda x: x[0].total_s)
+                why = str(reason)  # in the end, of all devices
+                continue
+            if found is not best:
+                best, ranked = found, order
+        if best is None:
+            raise Infeasible(why)
         return self._placement(work, best, ranked, search)
 
-    def _found(self, view: View, able: IntArray, search: str) -> tuple[AlpaPlan, IntArray]:
-        """The best plan, and the devices in the order in which it takes them."""
+    def _found(self, view: View, able: IntArray, search: str, best: AlpaPlan | None) -> tuple[AlpaPlan, IntArray]:
+        """A plan that is better than ``best``, or that, and the devices in the order in which it takes them."""
         work = view.workload
         link = np.minimum(view.uplink_bps[able], view.downlink_bps[able])
         ranked = able[np.argsort(-link, kind="stable")]
@@ -130,7 +134,8 @@ class Alpa(PlannedStrategy):
             AlpaCosts(work, count, devices, self.config.optimizer, self._recompute(work))
             for count in self._micro_batches(work)
         ]
-        return (plan_alpa_stages(choices) if search == "stages" else plan_alpa_even(choices)), ranked
+        plan = plan_alpa_stages if search == "stages" else plan_alpa_even
+        return plan(choices, best=best), ranked
 
     def _placement(self, work: Workload, found: AlpaPlan, ranked: IntArray, search: str) -> Placement:
         batch, last = work.batch_size // found.micro_batches, len(found.stages) - 1
@@ -205,6 +210,10 @@ class Alpa(PlannedStrategy):
     def estimate(self, placement: Placement, view: View) -> float | None:
         """The schedule replayed over whole stages and boundaries (Alpa's own T is ``planned_s`` of the plan)."""
         return self._pipeline(placement, view).estimate(view)
+
+    def beside(self, placement: Placement, busy_s: FloatArray, view: View) -> float:
+        """The same; the first collective of a stage, or its first boundary, waits until its uplinks are free."""
+        return self._pipeline(placement, view).estimate(view, busy_s)
 
     def paper(self, view: View, here: IntArray) -> GroupCost:
         """Uniform tensor parallelism, as the authors of Cleave cost Alpa."""

@@ -17,6 +17,7 @@ from morphling.planning import group_costs
 from morphling.planning.asteroid import LayerProfile, allocate, plan_asteroid
 from morphling.planning.copies import Copied, CopiedPipeline, layers_of
 from morphling.planning.group_costs import GroupCost
+from morphling.planning.lacking import with_rate
 from morphling.planning.lines import Line
 from morphling.planning.moves import gathered, restored, saved
 from morphling.planning.partition import min_max_partition
@@ -25,11 +26,11 @@ from morphling.planning.pipelines import (
     line_placement,
     micro_batch_of,
     view_rates,
-    with_rate,
 )
 from morphling.planning.placement import Placement, PlannedConfig, Recovery
 from morphling.planning.schedules import early_warm_up, one_f_one_b
 from morphling.planning.stages import SharedTable, Stages, layer_seconds
+from morphling.planning.upkeep import Due
 from morphling.types import IntArray, item_bytes
 from morphling.workload.counts import STATE_BYTES, Optimizer
 
@@ -203,7 +204,7 @@ class Asteroid(CopiedPipeline):
             w.model, w.batch_size, w.sequence_length, view_rates(view, here), quirks=self.config.quirks
         )
 
-    def due(self, placement: Placement, finished: int) -> tuple[int, int]:  # noqa: ARG002 - the same for all
+    def due(self, placement: Placement, finished: int) -> Due:  # noqa: ARG002 - the same for all
         """Every so many rounds."""
         near, central = self.config.replicate_every, self.config.checkpoint_every
         return int(bool(near) and finished % near == 0), int(bool(central) and finished % central == 0)

@@ -21,6 +21,7 @@ from morphling.planning import group_costs
 from morphling.planning.copies import Copied, CopiedPipeline, layers_of
 from morphling.planning.delays import check_delay, delay_range
 from morphling.planning.group_costs import GroupCost
+from morphling.planning.lacking import with_rate
 from morphling.planning.lines import Line
 from morphling.planning.moves import copied, shifted
 from morphling.planning.partition import min_max_partition
@@ -29,11 +30,11 @@ from morphling.planning.pipelines import (
     line_placement,
     micro_batch_of,
     view_rates,
-    with_rate,
 )
 from morphling.planning.placement import Placement, PlannedConfig, Recovery
 from morphling.planning.schedules import Schedule, pipedream
 from morphling.planning.stages import Stages, layer_seconds, layer_sizes
+from morphling.planning.upkeep import Due
 from morphling.types import FloatArray, IntArray
 from morphling.workload.counts import Optimizer
 
@@ -162,15 +163,17 @@ class Confidant(CopiedPipeline):
         holds = memory[able] >= int((sizes.states + sizes.kept + sizes.once).min())
         line = able[holds] if holds.any() else able
         line = np.sort(line[np.argsort(-rate[line], kind="stable")][: w.model.layers])
-        first: Infeasible | None = None
+        first, most = "", len(line)
         while len(line):
             try:
                 return self._line(view, line)
             except Infeasible as reason:
-                first = first or reason
+                first = first or str(reason)
                 line = np.delete(line, len(line) - 1 - int(np.argmin(memory[line][::-1])))
-        assert first is not None  # noqa: S101 - there was a device
-        raise first
+        raise Infeasible(
+            f"no line of 1 to {most} devices is possible; with {most}: {first}; a smaller model or micro_batch,"
+            " recompute: full or an optimizer with fewer states needs less"
+        )
 
     def _line(self, view: View, line: IntArray) -> Placement:
         w, P = view.workload, len(line)
@@ -210,7 +213,7 @@ class Confidant(CopiedPipeline):
         timer = 2.0 * float(self.placement.facts["micro_batch_s"]) if self.placement is not None else 0.0
         return timer, timer
 
-    def due(self, placement: Placement, finished: int) -> tuple[int, int]:
+    def due(self, placement: Placement, finished: int) -> Due:
         """As many as fell due during the iteration that has just ended; all are sent after it."""
         (count,) = placement.facts["micro_batches"]
         config = self.config

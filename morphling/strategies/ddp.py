@@ -11,17 +11,17 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from morphling.errors import Infeasible
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.planning.collectives import append
 from morphling.planning.data_parallel import gradient_rows, gradients_s, layer_sizes, rounds_at_end
+from morphling.planning.lacking import too_little_memory, with_rate
 from morphling.planning.layer_costs import LayerCosts, layer_costs
 from morphling.planning.moves import copied
 from morphling.planning.planned import Placement, PlannedConfig, PlannedStrategy, Recovery
 from morphling.planning.replicas import optimizer_rows, replica_memory, shares_of
 from morphling.planning.row_times import Speeds, links_of
-from morphling.types import IntArray, item_bytes
+from morphling.types import FloatArray, IntArray, item_bytes
 from morphling.workload import Workload
 from morphling.workload.counts import Optimizer
 
@@ -67,16 +67,16 @@ class Ddp(PlannedStrategy):
         if self.placement is not None and any(x.ready_ns is None for x in self.interruptions):
             have = here[np.isin(here, self.placement.devices) & ~np.isin(here, list(self.stateless))]
             here = have if len(have) else here
-        rate = view.fleet.compute_flops(work.dtype)[here]
-        samples = np.zeros(len(here), np.int64)
+        able = with_rate(view, here)
         need = replica_memory(work, self.config.optimizer, min(self.config.micro_batch, work.batch_size))
-        fits = ~np.isnan(rate) & (view.fleet.memory_bytes[here] >= need.total)
-        if not fits.any():
-            fits = ~np.isnan(rate)  # the error names what is missing
-        if not fits.any():
-            raise Infeasible(f"no device has a {work.dtype.label} rate")
-        samples[fits] = shares_of(rate[fits], work.batch_size, even=self.config.shares == "even")
-        used = here[samples > 0]
+        memory = view.fleet.memory_bytes[able]
+        fits = able[memory >= need.total]
+        if not len(fits):
+            names, what = view.fleet.names(), f"the training of {work.model.name}"
+            raise too_little_memory(what, need, memory, [names[d] for d in able], also="zero3 divides the states")
+        rate = view.fleet.compute_flops(work.dtype)[fits]
+        samples = shares_of(rate, work.batch_size, even=self.config.shares == "even")
+        used = fits[samples > 0]
         states = np.full(len(used), need.states)
         return Placement(
             devices=used,
@@ -105,12 +105,15 @@ class Ddp(PlannedStrategy):
 
     def estimate(self, placement: Placement, view: View) -> float | None:
         """The slowest share, or, if it is longer, what is sent behind the slowest gradients; and the optimizer."""
+        return self.beside(placement, np.zeros(view.fleet.size), view)
+
+    def beside(self, placement: Placement, busy_s: FloatArray, view: View) -> float:
+        """The same; gradients leave when the uplink is free."""
         work, samples, members = view.workload, placement.own, placement.devices
         costs, sizes = self._costs(work, samples)
-        speeds = Speeds.of(view, members)
-        reduced = gradients_s(
-            rounds_at_end(samples, costs.batch_size), costs, sizes, links_of(view, members), speeds, passes=2
-        )
+        speeds, links = Speeds.of(view, members), links_of(view, members)
+        rounds = rounds_at_end(samples, costs.batch_size)
+        reduced = gradients_s(rounds, costs, sizes, links, speeds, passes=2, busy_s=busy_s[members])
         return reduced + float(speeds.seconds(costs.optimizer.flops, costs.optimizer.memory_bytes).max())
 
     def _costs(self, work: Workload, samples: IntArray) -> tuple[LayerCosts, IntArray]:

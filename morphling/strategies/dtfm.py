@@ -18,6 +18,7 @@ from morphling.interfaces.view import View
 from morphling.planning import group_costs
 from morphling.planning.dtfm import DtfmCosts, DtfmPlan, plan_dtfm
 from morphling.planning.group_costs import GroupCost
+from morphling.planning.lacking import too_little_memory, with_rate
 from morphling.planning.lines import Line, Reduction, iteration_rows, iteration_s
 from morphling.planning.partition import even_partition
 from morphling.planning.pipelines import (
@@ -27,14 +28,13 @@ from morphling.planning.pipelines import (
     line_placement,
     micro_batch_of,
     view_rates,
-    with_rate,
 )
 from morphling.planning.placement import Placement, PlannedConfig
 from morphling.planning.planned import PlannedStrategy
 from morphling.planning.schedules import gpipe
 from morphling.planning.stages import SharedTable, Stages
-from morphling.types import IntArray, item_bytes
-from morphling.units import format_bytes
+from morphling.planning.training_memory import DeviceMemory
+from morphling.types import FloatArray, IntArray, item_bytes
 from morphling.workload.counts import Optimizer
 
 __all__ = ["Dtfm", "DtfmConfig"]
@@ -128,7 +128,7 @@ class Dtfm(PlannedStrategy):
             fits = []
             for P in range(1, most + 1) if isinstance(asked, str) else [asked] if asked <= most else []:
                 stages, copies = self._cut(view, P, len(enough))
-                if self._largest(view, stages, copies) <= room:
+                if self._largest(view, stages, copies).total <= room:
                     first = enough[np.argsort(-memory[enough], kind="stable")][: P * copies]
                     fits.append((np.sort(first), stages, copies))
                     if asked != "fastest":
@@ -137,14 +137,13 @@ class Dtfm(PlannedStrategy):
                 return fits[0] if len(fits) == 1 else min(fits, key=lambda found: self._in_order(view, *found))
         most = min(len(able), layers)
         if not isinstance(asked, str) and asked > most:
-            raise Infeasible(f"{len(able)} devices and {layers} layers cannot fill {asked} stages; at most {most}")
+            raise Infeasible(
+                f"stages: {len(able)} devices and {layers} layers cannot fill {asked} stages; at most {most}"
+            )
         P = most if isinstance(asked, str) else asked
         stages, copies = self._cut(view, P, P)
-        need = self._largest(view, stages, copies)
-        have = memory[able].max()
-        raise Infeasible(
-            f"a stage of {P} needs {format_bytes(need)}, and the largest device has {format_bytes(float(have))}"
-        )
+        need, names = self._largest(view, stages, copies), view.fleet.names()
+        raise too_little_memory(f"one of {P} stages", need, memory[able], [names[d] for d in able], wanted=P)
 
     def _in_order(self, view: View, chosen: IntArray, stages: Stages, copies: int) -> float:
         """Seconds of an iteration with each pipeline on consecutive devices."""
@@ -162,11 +161,11 @@ class Dtfm(PlannedStrategy):
         stages = Stages(w, bounds, batch, recompute, self.config.optimizer, table=self.config.table)
         return stages, min(devices // P, w.batch_size // batch)
 
-    def _largest(self, view: View, stages: Stages, copies: int) -> int:
-        """Bytes of the largest stage: the first, the last, or the one with most layers."""
+    def _largest(self, view: View, stages: Stages, copies: int) -> DeviceMemory:
+        """Of the largest stage: the first, the last, or the one with most layers."""
         held = -(-view.workload.batch_size // stages.micro_batch // copies)
         which = {0, stages.count - 1, int(np.argmax(stages.layers()))}
-        return max(stages.memory(p, held).total for p in which)
+        return max((stages.memory(p, held) for p in sorted(which)), key=lambda m: m.total)
 
     def _searched(self, view: View, chosen: IntArray, stages: Stages, micro_batches: int) -> DtfmPlan:
         rates = view_rates(view, chosen)
@@ -194,6 +193,11 @@ class Dtfm(PlannedStrategy):
         """`iteration_s`."""
         lines, stages = placement.own
         return iteration_s(lines, stages, view, self.config.reduction)
+
+    def beside(self, placement: Placement, busy_s: FloatArray, view: View) -> float:
+        """`iteration_s`."""
+        lines, stages = placement.own
+        return iteration_s(lines, stages, view, self.config.reduction, busy_s=busy_s)
 
     def paper(self, view: View, here: IntArray) -> GroupCost:
         """`group_costs.dtfm`, with consecutive devices as groups."""

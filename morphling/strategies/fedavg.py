@@ -24,6 +24,7 @@ from morphling.planning.local_training import (
 )
 from morphling.planning.rounds import Round, RoundStrategy, Verdict
 from morphling.types import IntArray
+from morphling.units import format_bytes
 
 __all__ = ["FedAvg", "FedAvgConfig"]
 
@@ -94,7 +95,7 @@ class FedAvg(RoundStrategy):
         if eligible < self.config.minimum_reports:
             raise Infeasible(
                 f"minimum_reports is {self.config.minimum_reports}, and {eligible} of {view.fleet.size} devices can"
-                f" train the model ({_reasons(self.local.left_out)})"
+                f" train the model ({_reasons(self.local.left_out)}; needed {format_bytes(self.local.memory.total)})"
             )
         return super().start(view)
 

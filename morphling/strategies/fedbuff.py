@@ -52,8 +52,9 @@ class FedBuffConfig(LocalTrainingConfig):
     buffer_size : K, reports with which the server updates its model
     max_staleness : reports that are staler than that are thrown away; left out, none is
     draw_ahead : clients that are drawn for a place at once, each to start when the one before has reported; 1 draws the
-        next one only then, among all that are idle and here at that moment.  More is faster to simulate: a client that
-        is drawn ahead is reserved until its turn, and one that joins waits until the next draw.
+        next one only then, among all that are idle and here at that moment.  With more, a client that is drawn ahead is
+        reserved until its turn, and one that joins waits until the next draw: faster to simulate where clients share
+        the coordinator's link, and slower elsewhere.
     """
 
     concurrency: int = 100

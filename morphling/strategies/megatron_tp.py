@@ -15,9 +15,10 @@ from morphling.errors import Infeasible
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.planning.blocks import Block, block_rows, blocks_s, repeated
-from morphling.planning.collective_times import ring_all_reduce_s
+from morphling.planning.collective_times import ring_behind_s
 from morphling.planning.collectives import After, join
 from morphling.planning.joined import ring
+from morphling.planning.lacking import too_little_memory, with_rate
 from morphling.planning.layer_costs import layer_costs
 from morphling.planning.planned import Placement, PlannedConfig, PlannedStrategy
 from morphling.planning.replicas import optimizer_rows, shares_of
@@ -31,8 +32,7 @@ from morphling.planning.tensor_parallel import (
     shard_parameters,
 )
 from morphling.planning.training_memory import DeviceMemory
-from morphling.types import IntArray, item_bytes
-from morphling.units import format_bytes
+from morphling.types import FloatArray, IntArray, item_bytes
 from morphling.workload import Workload, parameters
 from morphling.workload.build import Recompute
 from morphling.workload.counts import Optimizer
@@ -90,11 +90,7 @@ class MegatronTp(PlannedStrategy):
 
     def plan(self, view: View, here: IntArray) -> Placement:
         """Groups of devices with links as equal as possible: the best linked t, then the next t, …"""
-        work = view.workload
-        rate = view.fleet.compute_flops(work.dtype)[here]
-        able = here[~np.isnan(rate)]
-        if not len(able):
-            raise Infeasible(f"no device has a {work.dtype.label} rate")
+        able = with_rate(view, here)
         placed: list[Placement] = []
         why: Infeasible | None = None
         for ways, usable in self._ways(view, able):
@@ -172,12 +168,8 @@ class MegatronTp(PlannedStrategy):
         if found:
             return found[:1] if asked == "most" else found
         need = self._need(work, self._least_micro_batch(work), tried[0])
-        roomy = int((memory >= need.total).sum())
-        raise Infeasible(
-            f"{model.name} cut into {tried[0]} parts needs {format_bytes(need.total)} on each of {tried[0]} devices"
-            f" (states {format_bytes(need.states)}, activations {format_bytes(need.activations)}); {roomy} of"
-            f" {len(able)} have that much, the most is {format_bytes(float(memory.max()))}"
-        )
+        names, what = view.fleet.names(), f"one of {tried[0]} parts of {model.name}"
+        raise too_little_memory(what, need, memory, [names[d] for d in able], wanted=tried[0])
 
     def _replicas(self, work: Workload, devices: int, ways: int) -> int:
         most = min(devices // ways, work.batch_size)
@@ -243,20 +235,28 @@ class MegatronTp(PlannedStrategy):
 
     def estimate(self, placement: Placement, view: View) -> float:
         """The slowest group's micro-batches, the slowest ring of gradients behind them, and the optimizer."""
+        return self.beside(placement, np.zeros(view.fleet.size), view)
+
+    def beside(self, placement: Placement, busy_s: FloatArray, view: View) -> float:
+        """The same; the first all-reduce of a group waits until its uplinks are free."""
         plan: _Plan = placement.own
         work, (count, ways) = view.workload, plan.groups.shape
-        computed = 0.0
+        computed = []
         for members, samples in zip(plan.groups, plan.samples.tolist(), strict=True):
             links, speeds = links_of(view, members), Speeds.of(view, members)
-            sizes = _micro_batches(samples, plan.micro_batch)
-            computed = max(computed, sum(n * blocks_s(self._blocks(work, b, ways), links, speeds) for b, n in sizes))
+            one = {b: self._blocks(work, b, ways) for b, _ in _micro_batches(samples, plan.micro_batch)}
+            passes = [blocks_s(one[b], links, speeds) * n for b, n in _micro_batches(samples, plan.micro_batch)]
+            first = one[min(samples, plan.micro_batch)]
+            behind = blocks_s(first, links, speeds, busy_s=busy_s[members]) - blocks_s(first, links, speeds)
+            computed.append(sum(passes) + behind)
         held = shard_parameters(work.model, work.model.layers, ways)
-        size = held * item_bytes(work.dtype) if count > 1 else 0
-        reduced = max(ring_all_reduce_s(links_of(view, plan.groups[:, rank]), size) for rank in range(ways))
+        size = held * item_bytes(work.dtype)
+        rings = plan.groups.T[: ways if count > 1 else 0]
+        ends = [ring_behind_s(links_of(view, of), size, computed, busy_s[of]) for of in rings]
         share = layer_costs(work, plan.micro_batch, recompute=self._recompute(work)).optimizer
         part = held / parameters(work.model)
         step = Speeds.of(view, placement.devices).seconds(share.flops * part, share.memory_bytes * part).max()
-        return computed + reduced + float(step)
+        return max([*computed, *ends]) + float(step)
 
     def assumptions(self) -> list[str]:
         """What is taken for granted."""

@@ -8,6 +8,7 @@ backward pass brings its input again and computes the stage's forward pass again
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -28,16 +29,17 @@ from morphling.interfaces.strategy import (
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.planning.delays import check_delay, delay_range
+from morphling.planning.lacking import too_little_memory, with_rate
 from morphling.planning.lines import summed
 from morphling.planning.losses import Losses
 from morphling.planning.moves import copied, restored, saved
 from morphling.planning.partition import even_partition
-from morphling.planning.pipelines import micro_batch_of, with_rate
+from morphling.planning.pipelines import micro_batch_of
 from morphling.planning.routing import Pass, Passes, Pool, routed_s
 from morphling.planning.stages import SharedTable, Stages
 from morphling.planning.training_memory import DeviceMemory
+from morphling.planning.upkeep import mean_iteration_s, now_and_then, uplinks_busy_s
 from morphling.types import IntArray
-from morphling.units import format_bytes
 from morphling.workload.counts import Optimizer
 
 __all__ = ["Swarm", "SwarmConfig"]
@@ -138,7 +140,7 @@ class Swarm(Strategy):
         most = min(len(able), w.model.layers)
         if isinstance(asked, int) and asked > most:
             raise Infeasible(
-                f"{len(able)} devices and {w.model.layers} layers cannot fill {asked} stages; at most {most}"
+                f"stages: {len(able)} devices and {w.model.layers} layers cannot fill {asked} stages; at most {most}"
             )
         for P in range(1, most + 1) if asked == "fewest" else [asked]:
             batch = micro_batch_of(self.config.micro_batch, w.batch_size, 2 * P)
@@ -152,10 +154,8 @@ class Swarm(Strategy):
             if len(fits) >= max(P, len(able) // 2 if asked == "fewest" and most > P else P):
                 break
         else:
-            raise Infeasible(
-                f"a stage of {P} needs {format_bytes(need.total)} and {len(fits)} of {len(able)} devices have that; "
-                f"{P} are needed"
-            )
+            names = view.fleet.names()
+            raise too_little_memory(f"one of {P} stages", need, memory[able], [names[d] for d in able], wanted=P)
         self.able, self.stages, self.memory = fits, stages, need
         self.pools = [Pool(self.config.smoothing, 1.0) for _ in range(P)]
         self.waiting = [[] for _ in range(P)]
@@ -173,10 +173,22 @@ class Swarm(Strategy):
             speed[stage] += float(rate[device])
         asked = self.config.in_flight
         self.window = min(self.count, len(here) if asked == "auto" else asked)
-        self.estimated_s = routed_s(self.passes, self.pools, self.count, self.window, view)
+        self.estimated_s = self._expected_s(view)
         return self._next_iteration(view)
 
+    def _expected_s(self, view: View) -> float:
+        """Seconds of an iteration on average, copies to the trainer included."""
+        seconds = partial(routed_s, self.passes, self.pools, self.count, self.window, view)
+        due, copies = partial(now_and_then, self.config.checkpoint_every), self._copies()
+        return mean_iteration_s(seconds(), view.iterations, due, lambda _: seconds(busy_s=uplinks_busy_s(copies, view)))
+
     # ------------------------------------------------------------------------------------------------------- iterations
+
+    def _copies(self) -> TaskTable:
+        """Each stage, from one of its peers to the trainer."""
+        assert self.stages is not None  # noqa: S101 - planned
+        senders = [min(pool.priority) for pool in self.pools]
+        return saved(senders, [self.stages.memory(p, 1).states for p in range(len(senders))])
 
     def _send(self, tasks: TaskTable, tag: Any, label: str) -> Dispatch:
         self.serials += 1
@@ -248,19 +260,15 @@ class Swarm(Strategy):
         return [self._send(table, ("reduce",), f"{prefix}iteration {self.finished + 1} sums")]
 
     def _reduced(self, view: View) -> list[Decision]:
-        assert self.stages is not None  # noqa: S101 - planned
         self.reducing = None
         self.finished += 1
         out: list[Decision] = [IterationDone()]
         if self.finished >= view.iterations:
             self.ended = True
             return [*out, *self._finish(view)]
-        every = self.config.checkpoint_every
-        if every and self.finished % every == 0:
-            senders = [min(pool.priority) for pool in self.pools]
-            size = [self.stages.memory(p, 1).states for p in range(len(senders))]
+        if any(now_and_then(self.config.checkpoint_every, self.finished)):
             self.open_upkeep += 1
-            out.append(self._send(saved(senders, size), ("upkeep",), f"upkeep/after iteration {self.finished}"))
+            out.append(self._send(self._copies(), ("upkeep",), f"upkeep/after iteration {self.finished}"))
         return [*out, *self._next_iteration(view)]
 
     def _finish(self, view: View) -> list[Decision]:
@@ -409,14 +417,10 @@ class Swarm(Strategy):
         out: dict[str, Any] = {"strategy": self.name, "assumptions": list(ASSUMPTIONS)}
         if self.stages is None or self.memory is None:
             return out
-        # Passes are dispatches of their own: those that were lost and noticed together are one recovery.
-        merged: dict[tuple[int | None, ...], dict[str, Any]] = {}
-        for loss in self.losses.all:
-            key = (loss.lost_ns, loss.detected_ns, loss.planned_ns)
-            record = merged.setdefault(key, {**loss.record(), "rows": 0})
-            record["rows"] += loss.rows
-            if loss.detected_ns in self.further:
-                record["further_ns"] = self.further[loss.detected_ns]
+        recoveries = self.losses.merged()  # passes are dispatches of their own
+        for record in recoveries:
+            if record["detected_ns"] in self.further:
+                record["further_ns"] = self.further[record["detected_ns"]]
         m = self.memory
         return out | {
             "estimate_s": self.estimated_s,
@@ -430,7 +434,7 @@ class Swarm(Strategy):
                 "peers": [sorted(pool.priority) for pool in self.pools],
                 "passes_of_peers": {str(d): n for d, n in sorted(self.routed.items())},
             },
-            "recoveries": [*merged.values(), *self.aside],
+            "recoveries": [*recoveries, *self.aside],
         }
 
 

@@ -12,7 +12,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from morphling.errors import Infeasible
 from morphling.interfaces.tasks import TaskTable
 from morphling.interfaces.view import View
 from morphling.planning.blocks import Block, block_rows, blocks_s
@@ -27,13 +26,13 @@ from morphling.planning.data_parallel import (
     rounds_in_step,
 )
 from morphling.planning.joined import ring
+from morphling.planning.lacking import too_little_memory, with_rate
 from morphling.planning.layer_costs import LayerCosts, Work, layer_costs
 from morphling.planning.planned import Placement, PlannedConfig, PlannedStrategy
 from morphling.planning.replicas import optimizer_rows, replica_memory, shares_of
 from morphling.planning.row_times import Speeds, links_of
 from morphling.planning.training_memory import STATE_PARTS, DeviceMemory, Sharding, sharded_state_bytes
 from morphling.types import FloatArray, IntArray, Kind, Phase, item_bytes
-from morphling.units import format_bytes
 from morphling.workload import Workload, parameters
 from morphling.workload.counts import Optimizer
 from morphling.workload.models import layer_parameters
@@ -75,9 +74,7 @@ class _Zero(PlannedStrategy):
         """Shares for the devices whose memory holds their part; fewer devices hold larger parts, so it is iterated."""
         work = view.workload
         rate = view.fleet.compute_flops(work.dtype)
-        able = here[~np.isnan(rate[here])]
-        if not len(able):
-            raise Infeasible(f"no device has a {work.dtype.label} rate")
+        able = with_rate(view, here)
         used, samples = able, np.zeros(0, np.int64)
         while True:
             samples = shares_of(rate[used], work.batch_size, even=self.config.shares == "even")
@@ -87,12 +84,8 @@ class _Zero(PlannedStrategy):
             if fits.all():
                 break
             if not fits.any():
-                most = format_bytes(float(view.fleet.memory_bytes[used].max()))
-                raise Infeasible(
-                    f"{work.model.name} divided over {len(used)} devices needs {format_bytes(need.total)} on each"
-                    f" (states {format_bytes(need.states)}, activations {format_bytes(need.activations)}); the most"
-                    f" that one has is {most}"
-                )
+                names, what = view.fleet.names(), f"one of {len(used)} parts of {work.model.name}"
+                raise too_little_memory(what, need, view.fleet.memory_bytes[used], [names[d] for d in used])
             able = np.setdiff1d(able, used[~fits])
             used = able
         share = -(-parameters(work.model) // len(used))
@@ -198,12 +191,17 @@ class Zero1(_Zero):
 
     def estimate(self, placement: Placement, view: View) -> float | None:
         """The slowest share, or what is sent behind the slowest gradients; a part of the optimizer; the weights."""
+        return self.beside(placement, np.zeros(view.fleet.size), view)
+
+    def beside(self, placement: Placement, busy_s: FloatArray, view: View) -> float:
+        """The same; gradients leave when the uplink is free."""
         work, samples, members = view.workload, placement.own, placement.devices
         costs, n = self._costs(work, placement), len(members)
         width = item_bytes(work.dtype)
         links, speeds = links_of(view, members), Speeds.of(view, members)
         rounds = self.rounds(samples, costs.batch_size)
-        reduced = gradients_s(rounds, costs, layer_sizes(work.model) * width, links, speeds, passes=1)
+        sizes = layer_sizes(work.model) * width
+        reduced = gradients_s(rounds, costs, sizes, links, speeds, passes=1, busy_s=busy_s[members])
         step = speeds.seconds(costs.optimizer.flops / n, costs.optimizer.memory_bytes / n)
         return reduced + float(step.max()) + all_gather_s(links, parameters(work.model) * width)
 
@@ -291,12 +289,16 @@ class Zero3(_Zero):
 
     def estimate(self, placement: Placement, view: View) -> float | None:
         """The longer of computing and sending in each step, and a part of the optimizer."""
+        return self.beside(placement, np.zeros(view.fleet.size), view)
+
+    def beside(self, placement: Placement, busy_s: FloatArray, view: View) -> float:
+        """The same; the first weights are gathered when uplinks are free."""
         work, members = view.workload, placement.devices
         blocks, share = self._blocks(work, placement)
         speeds, n = Speeds.of(view, members), len(members)
         step = self._costs(work, placement).optimizer
         last = speeds.seconds(step.flops / n, step.memory_bytes / n).max()
-        return blocks_s(blocks, links_of(view, members), speeds, share) + float(last)
+        return blocks_s(blocks, links_of(view, members), speeds, share, busy_s=busy_s[members]) + float(last)
 
     def schedule(self) -> list[str]:
         """What is taken for granted of the order of things."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
 
 from morphling.engine import Engine
 from morphling.errors import EngineError
@@ -12,9 +11,8 @@ from morphling.executors.analytic import Analytic
 from morphling.fleet import Fleet
 from morphling.interfaces.executor import Executor
 from morphling.interfaces.recording import Recording
-from morphling.interfaces.strategy import Covers, Decision, Decisions, Dispatch, Progress, Sent, StandingOrder, Strategy
-from morphling.interfaces.view import View
-from morphling.types import IntArray
+from morphling.interfaces.strategy import Decision, Decisions, Dispatch, StandingOrder, Strategy
+from morphling.interfaces.wrapping import WrappedStrategy
 from morphling.workload import Workload
 
 __all__ = ["Replayed", "replay"]
@@ -82,52 +80,17 @@ class _Seen:
     digest: str = field(repr=False)
 
 
-class _Watched(Strategy):
+class _Watched(WrappedStrategy):
     """Passes notices on and decisions back, and looks at them on the way."""
 
-    Config: ClassVar[type] = object
-
     def __init__(self, inner: Strategy, on_dispatch: Callable[[Dispatch], object] | None) -> None:
-        super().__init__(inner.config)
-        self.inner, self.on_dispatch = inner, on_dispatch
-        self.uses_peers = inner.uses_peers  # type: ignore[misc] # the engine asks the instance
+        super().__init__(inner)
+        self.on_dispatch = on_dispatch
         self.calls = 0
         self.seen: list[_Seen] = []
 
-    @property
-    def enforces_memory(self) -> bool:
-        return self.inner.enforces_memory
-
-    @property
-    def covers(self) -> Covers:
-        return self.inner.covers
-
-    @property
-    def waiting_for(self) -> str:  # type: ignore[override] # read as an attribute
-        return self.inner.waiting_for
-
-    def start(self, view: View) -> Decisions:
-        return self._looked_at(self.inner.start(view))
-
-    def on_done(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:
-        return self._looked_at(self.inner.on_done(dispatch, rows, view))
-
-    def on_lost(self, dispatch: Sent, rows: IntArray, view: View) -> Decisions:
-        return self._looked_at(self.inner.on_lost(dispatch, rows, view))
-
-    def on_progress(self, order: Sent, news: Progress, view: View) -> Decisions:
-        return self._looked_at(self.inner.on_progress(order, news, view))
-
-    def on_joined(self, devices: IntArray, view: View) -> Decisions:
-        return self._looked_at(self.inner.on_joined(devices, view))
-
-    def on_left(self, devices: IntArray, view: View) -> Decisions:
-        return self._looked_at(self.inner.on_left(devices, view))
-
-    def on_timer(self, tag: Any, view: View) -> Decisions:
-        return self._looked_at(self.inner.on_timer(tag, view))
-
-    def _looked_at(self, decisions: Decisions | None) -> list[Decision]:
+    def passed(self, decisions: Decisions | None) -> Decisions:
+        """The same decisions, noted."""
         self.calls += 1
         name = type(self.inner).__name__
         if self.calls > MOST_CALLS:

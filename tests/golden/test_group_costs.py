@@ -215,7 +215,7 @@ def test_asteroid_is_the_slow_loops(gib, batch, quirks):
 
 
 def test_not_available_says_why():
-    with pytest.raises(Infeasible, match=r"asteroid: no pipeline of up to 8 stages fits into 100000000 bytes"):
+    with pytest.raises(Infeasible, match=r"asteroid: no pipeline of up to 8 stages fits: each device has 100 MB"):
         asteroid(SMALL, BATCH, SEQUENCE, fleet(8), memory_bytes=1e8)
     with pytest.raises(Infeasible, match=r"asteroid: 1024 devices and 40 layers give 3442688000 candidate"):
         asteroid(LARGE, BATCH, SEQUENCE, fleet(1024))

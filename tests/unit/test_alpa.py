@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import types
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -129,6 +130,60 @@ def test_the_dynamic_program_finds_the_best_of_all_plans(seed, layers, devices, 
         return
     assert plan_alpa_stages([c], gap=0.0).total_s == pytest.approx(wanted, rel=1e-12)
     assert plan_alpa_stages([c], gap=0.05).total_s <= wanted / 0.95
+
+
+def best_by_frontiers(c):
+    """The same by all pairs (Σ t, max t) of which neither is beaten, for cases with too many plans to list."""
+    L, D = c.workload.model.layers, len(c.devices)
+    sizes = [1 << i for i in range(D.bit_length()) if 1 << i <= D]
+
+    @lru_cache(None)
+    def pairs(stages, layer, at):
+        """Of the layers from ``layer`` on, on devices from ``at`` on, in that many stages."""
+        if not stages:
+            return ((0.0, 0.0),) if layer == L else ()
+        found = []
+        for count, size in product(range(1, L - layer + 1), [n for n in sizes if at + n <= D]):
+            behind = pairs(stages - 1, layer + count, at + size)
+            for option in c.options(size) if behind else ():
+                timed = c.stage(size, count, option, first=layer == 0, last=layer + count == L)
+                if timed.most[at] >= min(stages, c.micro_batches):
+                    t = timed.seconds[at]
+                    found += [(t + total, max(t, longest)) for total, longest in behind]
+        kept, least = [], np.inf
+        for total, longest in sorted(found):
+            if longest < least:
+                kept.append((total, longest))
+                least = longest
+        return tuple(kept)
+
+    every = [x for stages in range(1, min(L, D) + 1) for x in pairs(stages, 0, 0)]
+    return min((total + (c.micro_batches - 1) * longest for total, longest in every), default=np.inf)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("layers", "devices", "micro_batches"), [(3, 4, 2), (8, 8, 4), (6, 13, 2), (5, 16, 4)])
+def test_the_dynamic_program_on_more_devices(seed, layers, devices, micro_batches):
+    c = costs(seed, layers, devices, micro_batches)
+    wanted = best_by_frontiers(c)
+    if (layers, devices) == (3, 4):
+        assert wanted == pytest.approx(best_of_all(c), rel=1e-12)
+    if wanted == np.inf:
+        with pytest.raises(Infeasible):
+            plan_alpa_stages([c], gap=0.0)
+        return
+    assert plan_alpa_stages([c], gap=0.0).total_s == pytest.approx(wanted, rel=1e-12)
+
+
+def test_a_plan_that_is_known_is_returned_if_none_is_better():
+    c, roomy = costs(1, 3, 4, 2), costs(1, 3, 4, 2, memory=1 << 30)
+    best = plan_alpa_stages([roomy])
+    for plan in (plan_alpa_stages, plan_alpa_even):
+        assert plan([roomy], best=best) is best
+        worse = replace(best, total_s=2 * best.total_s)
+        assert plan([roomy], best=worse).total_s < worse.total_s
+        assert plan([costs(1, 3, 4, 2, memory=1000)], best=best) is best  # nothing fits there
+    assert plan_alpa_stages([c], best=best) is best
 
 
 def test_some_of_those_cases_need_a_pipeline_and_some_fit_nowhere():
@@ -307,7 +362,7 @@ def test_a_checkpoint_holds_every_state_once():
 
 
 def test_what_cannot_be_is_said_in_words():
-    words = r"no division of 2 layers of tiny over 4 devices fits .*\(1 stages of 2 x 2 devices, .*needs 1\.1\d+ MB"
+    words = r"no division of 2 layers of tiny over 4 devices fits: .* has 1 kB, needed 1\.1\d* MB .*\(1 stages of 2 x 2"
     with pytest.raises(Infeasible, match=words):
         replay(Alpa(), fleet(4, memory=1000), tiny_workload())
     with pytest.raises(Infeasible, match="micro_batches: 4 sequences cannot be divided into 3; the nearest is 2"):

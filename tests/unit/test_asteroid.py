@@ -158,7 +158,7 @@ def test_plan_is_the_slow_algorithm_and_near_the_best_of_all(seed, memory):
     profile, rates = world(seed, devices, layers, memory=memory, same=seed % 2 == 0)
     expected = slow_plan(profile, rates, micro_batches, 4)
     if np.isinf(expected[0]):
-        with pytest.raises(Infeasible, match="asteroid: no pipeline of up to 4 stages fits into memory"):
+        with pytest.raises(Infeasible, match="no pipeline of up to 4 stages fits: "):
             plan_asteroid(profile, rates, micro_batches)
         return
     plan = plan_asteroid(profile, rates, micro_batches)

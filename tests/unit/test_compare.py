@@ -88,7 +88,8 @@ def test_what_cannot_be_served_is_not_a_number_and_what_fails_lets_others_go_on(
     assert never.reason == NO_PLAN
     assert all(value is None for name, value in never.values.items() if name != "seeds")
     assert (waves.values["ratio"], waves.why["ratio"]) == (None, "the first has no time")
-    assert wrong.reason.startswith("TypeError: object of type 'int' has no len()")
+    line = 1 + CODE.read_text().splitlines().index("        return len(view.now_ns)")
+    assert wrong.reason == f"TypeError: object of type 'int' has no len() ({CODE}:{line})"
     assert empty.why["iteration_time_s"] == "no iteration ended"
     assert "side_strategies.py" in next(run for run in done.record["runs"] if "traceback" in run)["traceback"]
     said = capsys.readouterr()

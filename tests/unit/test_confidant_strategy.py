@@ -199,6 +199,24 @@ def test_who_announces_its_exit_hands_over_to_an_idle_device_and_nothing_is_lost
     assert got["recovery_moved_bytes"] == weights
 
 
+def test_copies_that_are_due_at_a_hand_over_are_made_of_the_new_line():
+    """Eight micro-batches an iteration, copies after each eight; device 1 hands over to device 4 after the first."""
+    w = workload(4, 8)
+    first = replay(made(), fleet(5), w).recording.end_ns
+    layer, (head, tail) = 2 * layer_parameters(w.model), outside(w.model)
+    s = made(announced=[[1, first / 2 / S]], neighbour_every=8, central_every=8)
+    run = replay(s, fleet(5), w, iterations=2)
+    labels = [d.label for d in run.dispatches]
+    assert labels == ["iteration 1", "recovery/hand-over", "upkeep/after iteration 1", "iteration 2"]
+    sent = run.dispatches[2].tasks
+    rows = set(zip(sent.device.tolist(), sent.peer.tolist(), sent.bytes_out.tolist(), strict=True))
+    sizes = {0: layer + head, 4: layer, 2: layer, 3: layer + tail}
+    near = {(d, to, sizes[d]) for d, to in ((0, 4), (4, 2), (2, 3), (3, 0))}
+    assert rows == near | {(d, -1, n) for d, n in sizes.items()}
+    assert s.saved == 1
+    assert s.copies == {1: range(1), 4: range(1), 2: range(1, 2), 3: range(2, 3), 0: range(3, 4)}  # 1 keeps its own
+
+
 @pytest.mark.parametrize("flops", [[2e9] * 4 + [1e9], [2e9] * 4])
 def test_without_an_idle_device_as_fast_the_exit_is_waited_for(flops):
     s = made(announced=[[1, 0.0]])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from morphling.emulate.clock import FleetClock
+from morphling.emulate.emulated_run import EmulatedRun
 from morphling.emulate.tiles import ProductShape
 from morphling.errors import PlanError
 from morphling.executors.analytic import Analytic
@@ -33,7 +34,7 @@ PRODUCTS = [
 
 def clock(fleet, *, repeats=True, config=None, strategy=Cleave, **keys):
     made = (lambda: strategy(config or CleaveConfig())) if strategy is Cleave else strategy
-    return FleetClock(fleet, tiny_workload(), made, Analytic(fleet=fleet), repeats=repeats, **keys)
+    return FleetClock(EmulatedRun(fleet, tiny_workload(), made, Analytic(fleet=fleet), **keys), repeats=repeats)
 
 
 def ran(fleet, products=PRODUCTS, **keys):

@@ -19,6 +19,7 @@ from morphling.results import Results
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'morphling[live]'")
 
 from morphling.emulate.clock import FleetClock  # noqa: E402
+from morphling.emulate.emulated_run import EmulatedRun  # noqa: E402
 from morphling.emulate.emulation import Emulation  # noqa: E402
 from morphling.emulate.script import ScriptError, watched_by  # noqa: E402
 from morphling.executors.analytic import Analytic  # noqa: E402
@@ -62,7 +63,7 @@ def on_the_fleet(run, fleet=None, *, strategy=Cleave, **keys):
     """What ``run`` returns on an emulated fleet; the emulation, what was covered, what was warned of."""
     fleet = fleet or tiny_fleet(5)
     warned = []
-    emulation = Emulation(FleetClock(fleet, tiny_workload(), strategy, Analytic(fleet=fleet)), **keys)
+    emulation = Emulation(FleetClock(EmulatedRun(fleet, tiny_workload(), strategy, Analytic(fleet=fleet))), **keys)
     with watched_by(emulation, warned.append) as coverage:
         out = run()
     return out, emulation, coverage, warned
@@ -379,7 +380,8 @@ def test_uniform_tensor_parallelism_with_a_lost_device():
     from morphling.strategies.uniform_tp import UniformTp
 
     def uniform(fleet):
-        emulation = Emulation(FleetClock(fleet, tiny_workload(), UniformTp, Analytic(fleet=fleet)), check_numerics=True)
+        run = EmulatedRun(fleet, tiny_workload(), UniformTp, Analytic(fleet=fleet))
+        emulation = Emulation(FleetClock(run), check_numerics=True)
         with watched_by(emulation, str):
             return training(3), emulation.clock
 
@@ -398,10 +400,9 @@ def data_parallel(fleet, run, **keys):
     from morphling.emulate.replicas import ReplicaClock
     from morphling.strategies.ddp import Ddp, DdpConfig
 
-    clock = ReplicaClock(
-        fleet, tiny_workload(batch_size=6), lambda: Ddp(DdpConfig(detection_s=0.01, setup_s=0.0)), Analytic(fleet=fleet)
-    )
-    emulation = Emulation(clock, check_numerics=True, **keys)
+    made = lambda: Ddp(DdpConfig(detection_s=0.01, setup_s=0.0))  # noqa: E731
+    on = EmulatedRun(fleet, tiny_workload(batch_size=6), made, Analytic(fleet=fleet))
+    emulation = Emulation(ReplicaClock(on), check_numerics=True, **keys)
     with watched_by(emulation, str) as coverage:
         out = run()
     return out, emulation, coverage

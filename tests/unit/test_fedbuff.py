@@ -100,7 +100,7 @@ def test_a_fleet_smaller_than_the_concurrency():
 
 
 def test_nobody_can_hold_the_training():
-    with pytest.raises(Infeasible, match="no device can train opt-125m"):
+    with pytest.raises(Infeasible, match="no device can hold the training of opt-125m"):
         run(fedbuff(), clients((1, 1, 1), memory=1 << 29))
 
 

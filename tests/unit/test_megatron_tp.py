@@ -217,7 +217,11 @@ def test_parts_of_the_parameters_add_up():
         (fleet(4), {"tensor_parallel": 3}, "4 heads of tiny cannot be cut into 3 equal parts; possible are 1, 2, 4"),
         (fleet(3), {"tensor_parallel": 4}, "4 devices are needed for a group, 3 are here"),
         (fleet(4), {"tensor_parallel": 2, "data_parallel": 3}, "3 groups of 2 devices need 6 devices"),
-        (fleet(4, memory=1000), {}, "tiny cut into 4 parts needs .* on each of 4 devices .*; 0 of 4 have that much"),
+        (
+            fleet(4, memory=1000),
+            {},
+            "no device can hold one of 4 parts of tiny: the largest of 4, .* has 1 kB, needed ",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_in_words(there, config, words):

@@ -246,8 +246,10 @@ def test_stages_that_need_most_get_the_devices_that_have_most():
     short[2] -= 1
     with pytest.raises(Infeasible) as refused:
         replay(OneFOneB(OneFOneBConfig(stages=4)), fleet(4, up=8e9, memory=short), w)
-    assert f"has {format_bytes(float(short[2]))} and needs {format_bytes(need[2])}" in str(refused.value)
-    assert "1 of 4 do not fit" in str(refused.value)
+    assert f"has {format_bytes(float(short[2]))} ({short[2]} bytes), needed {format_bytes(need[2])}" in str(
+        refused.value
+    )
+    assert "1 of 4 devices of the plan do not fit: device " in str(refused.value)
 
 
 def test_layers_in_proportion_to_speed():
@@ -263,7 +265,7 @@ def test_layers_in_proportion_to_speed():
 @pytest.mark.parametrize(
     ("strategy", "layers", "batch", "said"),
     [
-        (Gpipe(GpipeConfig(stages=5)), 8, 4, "5 stages need as many devices, and 4 are there; at most 4"),
+        (Gpipe(GpipeConfig(stages=5)), 8, 4, "stages: 5 need as many devices, and 4 are there; at most 4"),
         (Gpipe(GpipeConfig(stages=4)), 3, 4, "3 layers cannot fill 4 stages; at most 3 stages"),
         (
             Interleaved(InterleavedConfig(stages=4)), 6, 4,
@@ -275,7 +277,10 @@ def test_layers_in_proportion_to_speed():
             Gpipe(GpipeConfig(stages=2, data_parallel=3)), 4, 6,
             "3 pipelines of 2 stages need 6 devices and 3 micro-batches; there are 4 and 6: at most 2",
         ),
-        (Interleaved(InterleavedConfig()), 8, 6, "with 3: device device#0 has 100 kB and needs"),
+        (
+            Interleaved(InterleavedConfig()), 8, 6,
+            "with 3: 3 of 3 devices of the plan do not fit: device device#0 has 100 kB, needed",
+        ),
         (Interleaved(InterleavedConfig()), 1, 4, "1 layers cannot fill 1 stages of 2 chunks; at most 0 stages"),
     ],
 )  # fmt: skip

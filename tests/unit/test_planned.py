@@ -203,6 +203,41 @@ def test_newcomers_are_taken_in_at_the_end_of_an_iteration():
     assert got["devices_used"] == 2
 
 
+def test_a_checkpoint_that_is_due_as_newcomers_come_is_made_once_they_are_taken_in():
+    # Device 0 comes at 5 s and fetches its states from 10 to 11 s; all three save beside iteration 2, until 12 s.  It
+    # leaves at 16 s: noticed at 18, planned at 19, moved at 20, ready at 23, and only iteration 2 is done again.
+    recording, got, report = run(toy(Growing, keeps=False, checkpoint_every=1), fleet([(5 * S, 16 * S)]))
+    assert [d.label for d in recording.dispatches] == [
+        "iteration 1", "join/states", "upkeep/after iteration 1", "iteration 2", "recovery/states",
+        "recovery/replay iteration 2", "upkeep/after iteration 2", "iteration 3",
+    ]  # fmt: skip
+    assert recording.iteration_ends_ns == [10 * S, 33 * S, 43 * S]
+    assert report["recoveries"][0]["iterations_redone"] == 0
+    assert got["bytes_up"] == 3_000_000 + 2_000_000
+
+
+def test_a_checkpoint_is_made_of_those_that_are_here_if_newcomers_fit_no_plan():
+    class Pair(Growing):
+        def plan(self, view, here):
+            if len(here) > 2:
+                raise Infeasible("two at most")
+            return super().plan(view, here)
+
+    recording, got, _ = run(toy(Pair, checkpoint_every=1), fleet([(5 * S, FAR_NS)]))
+    assert recording.iteration_ends_ns == [10 * S, 20 * S, 30 * S]
+    assert got["bytes_up"] == 2 * 2_000_000
+
+
+def test_a_checkpoint_that_is_due_is_made_of_those_that_are_left_if_a_newcomer_goes_meanwhile():
+    # Device 0 comes at 5 s, fetches from 10 s on, and leaves at 10.5 s: noticed at 12.5, planned at 13.5, moved at
+    # 14.5, ready at 17.5.  Nobody of iteration 1 is missing: its states are saved, and iteration 2 ends at 27.5.
+    recording, got, report = run(toy(Growing, checkpoint_every=1), fleet([(5 * S, 21 * S // 2)]), iterations=2)
+    assert recording.iteration_ends_ns == [10 * S, 55 * S // 2]
+    assert "upkeep/after iteration 1" in [d.label for d in recording.dispatches]
+    assert got["bytes_up"] == 2_000_000
+    assert report["recoveries"][0]["iterations_redone"] == 0
+
+
 def test_unused_devices_may_leave():
     class Pair(Toy):
         def plan(self, view, here):
@@ -231,7 +266,7 @@ def test_a_published_formula_has_a_time_and_nothing_else():
 
 def test_too_little_memory_names_the_device():
     poor = replace(fleet(), memory_bytes=np.array([1 << 30, 1000, 1 << 30]))
-    with pytest.raises(Infeasible, match=r"device toy#1 has 1 kB and needs 1 MB"):
+    with pytest.raises(Infeasible, match=r"device toy#1 has 1 kB, needed 1 MB"):
         run(toy(), poor)
 
 

@@ -58,6 +58,39 @@ def test_ends_come_in_the_order_of_the_requests_whatever_happens_between(tmp_pat
     assert all(len(now.running) <= 2 for now in seen)
 
 
+RAISING = """import beside_raising
+from tests.side_strategies import Waves
+
+
+class {name}(Waves):
+    def start(self, view):
+        {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("return 1 / 0", "ZeroDivisionError: division by zero (HERE:7)"),
+        ("return beside_raising.asked()", "KeyError: 'left out' (HERE:7)"),  # what it imports is not its own
+        ("raise ValueError('first\\nsecond')", "ValueError: first (HERE:7)\nsecond"),
+        ("return [3]", None),  # the engine refuses it, on purpose: no place
+    ],
+)
+def test_the_reason_says_where_the_strategy_s_own_code_failed(tmp_path, monkeypatch, body, reason):
+    (tmp_path / "beside_raising.py").write_text("def asked():\n    return {}['left out']\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    code = tmp_path / "mine.py"
+    code.write_text(RAISING.format(name="Mine", body=body))
+    source = {**TINY, "strategy": {"plugin": f"{code}:Mine"}}
+    end = replay_request(RunRequest("a", source, (), tmp_path / "a", allow_plugins=True))
+    assert end.state == "failed"
+    if reason is None:
+        assert "mine.py:7" not in end.reason
+    else:
+        assert end.reason == reason.replace("HERE", str(code))
+
+
 def test_one_run_needs_no_process(tmp_path, monkeypatch):
     monkeypatch.setattr("morphling.run.side_by_side._Process", None)
     (end,) = run_side_by_side([request(tmp_path, "Waves")])

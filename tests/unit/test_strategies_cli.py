@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -241,3 +242,37 @@ def test_unknown_keys_of_a_lenient_model_are_refused():
         configured(loaded, "strategy", {"sise": 3, "size": 3}, Model)
     with pytest.raises(ScenarioError, match=r"strategy\.size: must be at least 1, found 0"):
         configured(loaded, "strategy", {"size": 0}, Model)
+
+
+def test_what_is_installed_is_looked_through_once_until_it_changes(site, monkeypatch):
+    from morphling.run import plugins
+
+    scans = []
+    scanned = plugins.entry_points
+    monkeypatch.setattr(plugins, "entry_points", lambda **of: scans.append(of) or scanned(**of))
+    monkeypatch.setattr(plugins, "_KEPT", {})
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.chdir("/")
+
+    def names():
+        return {plugin.name for plugin in plugins.list_plugins("strategies")}
+
+    def age(seconds):
+        then = time.time() - seconds
+        os.utime(site, (then, then))
+
+    before = names()
+    assert names() == before
+    assert len(scans) == 2  # the folder has just been made: not kept
+    age(60)
+    assert names() == names() == before
+    assert len(scans) == 3
+    assert len(plugins.list_plugins("executors")) > 0  # kept for each kind
+    assert len(scans) == 4
+    install(site, "late", "1.0", "[morphling.strategies]\nlate-waves = strange_code:Good\n")
+    assert names() == before | {"late-waves"}
+    age(30)
+    assert names() == names() == before | {"late-waves"}
+    assert len(scans) == 6
+    monkeypatch.setattr(sys, "path", [x for x in sys.path if x != str(site)])
+    assert "late-waves" not in names()

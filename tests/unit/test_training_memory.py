@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from morphling.errors import Infeasible
 from morphling.planning.collective_times import boundary_bytes, sent_bytes, tensor_parallel_bytes
 from morphling.planning.schedules import in_flight, interleaved, one_f_one_b, zero_bubble_h1
 from morphling.planning.training_memory import (
     STATE_PARTS,
-    DeviceMemory,
     head_activation_bytes,
     input_activation_bytes,
-    require_fit,
     sharded_state_bytes,
     stage_activation_bytes,
 )
@@ -134,31 +130,3 @@ def test_published_traffic_of_opt_13b():
     assert tensor_parallel_bytes(128, 1024, 5120, 8) == 9_395_240_960
     assert boundary_bytes(128, 1024, 5120) == 1_342_177_280
     assert sent_bytes(40 * 314_639_360 * 2, 256) == pytest.approx(50.1e9, rel=2e-3)
-
-
-def test_what_does_not_fit_is_named():
-    needs = [DeviceMemory(10**9, 2 * 10**9), DeviceMemory(3 * 10**9, 10**9, 5 * 10**8)]
-    require_fit(needs, [3 * 10**9, 5 * 10**9])
-    message = r"stage 1 has 4 GB and needs 4.5 GB \(states 3 GB, activations 1 GB, other 500 MB\); 1 of 2"
-    with pytest.raises(Infeasible, match=message):
-        require_fit(needs, [3 * 10**9, 4 * 10**9])
-    with pytest.raises(Infeasible, match=r"device 0 has 1 GB .* 2 of 2"):
-        require_fit(needs, np.array([1, 3]) * 10**9, what="device")
-    with pytest.raises(ValueError, match="capacity_bytes: 2"):
-        require_fit(needs, [1])
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: sharded_state_bytes(10, "adamw"), "'adamw' .* adam-mixed"),
-        (lambda: sharded_state_bytes(10, sharding="zero"), "zero-1"),
-        (lambda: sharded_state_bytes(10, ways=0), "ways from 1 on"),
-        (lambda: sharded_state_bytes(10, sharding="zero-2", gathered_parameters=1), "whole already"),
-        (lambda: stage_activation_bytes(model_named("opt-125m"), 1, 8, layers=3, chunks=2), "whole layers in a chunk"),
-        (lambda: stage_activation_bytes(model_named("opt-125m"), 1, 8, layers=3, in_flight=0), "from 1 on"),
-    ],
-)
-def test_refusals(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
