@@ -32,7 +32,8 @@ def compare(
     strategies: Strategies,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds: the scenario's and those that follow.")] = 1,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time (default: cores). Each holds its run in memory.")
+        int | None,
+        typer.Option(min=1, help="Runs at a time (default: cores; 1 in mode: live). Each holds its run in memory."),
     ] = None,
     set_: Set = None,
     out: Annotated[Path | None, typer.Option(help="Put all of it here (new or empty).")] = None,

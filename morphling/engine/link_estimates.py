@@ -37,7 +37,8 @@ class LinkEstimates:
     limited by its own link even then, since max-min fairness gives an even share to all who can use one.
 
     What the coordinator carried is reckoned from transfers with the devices in dispatches that are over: those still
-    under way when an estimate is asked for are not known.
+    under way when an estimate is asked for are not known.  One that was cut off, by a departure or since it was
+    withdrawn, may have carried as much as its link is thought to.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -53,30 +54,35 @@ class LinkEstimates:
         seen: tuple[list[Transfers], list[Transfers]] = ([], [])
         for running in over:
             tasks, t = running.tasks, running.times
-            here = (tasks.device < len(self.latency_ns)) & (tasks.peer < 0) & (running.lost == 0)
+            here = (tasks.device < len(self.latency_ns)) & (tasks.peer < 0)
             lag = self.latency_ns[np.where(here, tasks.device, 0)]
             # an upload cut into tiles pauses between them, so only whole ones measure the link
-            for side, size, start, end, whole in (
-                (0, tasks.bytes_in, t[0], t[1], np.ones(len(tasks), np.bool_)),
-                (1, tasks.bytes_out, t[4], t[5], tasks.overlap <= 1),
+            for side, link, size, start, end, whole in (
+                (0, self.down, tasks.bytes_in, t[0], t[1], np.ones(len(tasks), np.bool_)),
+                (1, self.up, tasks.bytes_out, t[4], t[5], tasks.overlap <= 1),
             ):
-                x = np.flatnonzero(here & (size > 0) & (start >= 0) & (end - start > lag))
-                seen[side].append(
-                    Transfers(tasks.device[x].astype(np.int64), size[x], start[x] + lag[x], end[x], whole[x])
-                )
+                arrived = end >= 0
+                until = np.where(arrived, end - lag, t[6])
+                x = np.flatnonzero(here & (size > 0) & (start >= 0) & (until > start) & (arrived | (running.lost > 0)))
+                device = tasks.device[x].astype(np.int64)
+                most = link.rate_bps[device] * (until[x] - start[x]) / 8e9
+                moved = np.where(arrived[x], size[x], np.minimum(size[x], most))
+                seen[side].append(Transfers(device, moved, start[x], until[x], whole[x] & (running.lost[x] == 0)))
         self.down.learn(seen[0], since_ns)
         self.up.learn(seen[1], since_ns)
 
 
 @dataclass(frozen=True, eq=False)
 class Transfers:
-    """Transfers of ``size`` bytes with a ``device``, whose first bit flowed at ``start`` and last at ``end``, ns.
+    """Transfers of ``size`` bytes with a ``device``, whose first bit left at ``start`` and last at ``end``, ns.
 
-    ``whole`` : without pauses, so that it measures the link.
+    Latency comes behind: it is no part of the span in which the bits share links with others.
+
+    ``whole`` : from end to end and without pauses, so that it measures the link.
     """
 
     device: IntArray
-    size: IntArray
+    size: FloatArray
     start: IntArray
     end: IntArray
     whole: BoolArray
@@ -121,11 +127,12 @@ class Direction:
                 self._fold(seen.take(seen.whole))
             return
         everything = Transfers.concat([*self.recent, *dispatches])
-        for seen in dispatches:
-            measures = seen.take(seen.whole)
-            carried, count = load(everything, measures)
-            rate = measures.rate_bps
-            least = (carried >= FULL * self.limit_bps) & (rate * count >= EVEN * self.limit_bps)
+        whole = [seen.take(seen.whole) for seen in dispatches]
+        carried, count = load(everything, Transfers.concat(whole))
+        start = 0
+        for measures in whole:
+            rate, part = measures.rate_bps, slice(start, start := start + len(measures.size))
+            least = (carried[part] >= FULL * self.limit_bps) & (rate * count[part] >= EVEN * self.limit_bps)
             self._fold(measures.take(~least))
             np.maximum.at(self.rate_bps, measures.device[least], rate[least])
         self.recent = [everything.take(everything.end > since_ns)]

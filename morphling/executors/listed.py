@@ -83,9 +83,10 @@ def calls_of(tasks: TaskTable, rows: IntArray, owner: Int32Array) -> Calls:
     span = int(owner.max()) + 1
     pairs, row = np.unique(tasks.products[rows].astype(np.int64) * span + owner, return_inverse=True)
     which, owners = np.divmod(pairs, span)
-    entries = [np.array(x.entries, np.float64) for x in tasks.product_lists]
-    lengths = np.array([len(x) for x in entries])[which]
-    columns = np.concatenate([entries[w] for w in which.tolist()]).T
+    used, place = np.unique(which, return_inverse=True)  # a row of a table for all clients comes with all their lists
+    entries = [np.array(tasks.product_lists[x].entries, np.float64) for x in used.tolist()]
+    lengths = np.array([len(x) for x in entries])[place]
+    columns = np.concatenate([entries[x] for x in place.tolist()]).T
     m, n, k = columns[:3].astype(np.int64)
     pair = np.repeat(np.arange(len(pairs)), lengths)
     return Calls(owners[pair].astype(np.int32), m, n, k, columns[3], columns[4], pair, row)

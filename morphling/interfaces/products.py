@@ -80,7 +80,7 @@ class Products:
 
 def _checked(m: float, n: float, k: float, batch: float = 1, calls: float = 1.0) -> BatchedProduct:
     for name, value in (("m", m), ("n", n), ("k", k), ("batch", batch)):
-        if value != int(value) or value < 1:
+        if not isfinite(value) or value != int(value) or value < 1:
             raise ValueError(f"products: {name}: a whole number from 1 on is needed, not {value}")
     if not (isfinite(calls) and calls > 0):
         raise ValueError(f"products: calls: a number above 0 is needed, not {calls}")

@@ -251,9 +251,10 @@ class Strategy(ABC):
         """What the strategy wants printed and saved beside the metrics (plan, bounds, devices left out and why).
 
         Plain JSON values.  Keys that tools know: ``estimate_s`` (seconds of an iteration, on average over the run),
-        ``lower_bounds`` (name → seconds), ``assumptions`` (list of sentences), ``summary`` (list of lines to print
-        below the table), ``devices_left_out`` (reason → count), ``load_imbalance``, ``recoveries``, ``not_replayed``
-        (why the run has no rows: metrics that come from rows then have no value).
+        ``estimate_of`` (words for what that is, if it is something else), ``lower_bounds`` (name → seconds),
+        ``assumptions`` (list of sentences), ``summary`` (list of lines to print below the table), ``devices_left_out``
+        (reason → count), ``load_imbalance``, ``recoveries``, ``not_replayed`` (why the run has no rows: metrics that
+        come from rows then have no value).
 
         ``recoveries`` : list of mappings, one for the rows that were lost at one instant and noticed at one instant, in
         whole nanoseconds of virtual time (`View.now_ns` when it happened): ``lost_ns``, ``detected_ns`` (the strategy

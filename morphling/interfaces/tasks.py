@@ -174,13 +174,13 @@ class TaskTable:
     def digest(self) -> str:
         """SHA-256 of all columns, little-endian, in field order; lists of products only where a row has one."""
         sha = hashlib.sha256()
-        named = bool(self.product_lists) and bool((self.products >= 0).any())
+        named = np.unique(self.products[self.products >= 0]).tolist() if self.product_lists else []
         for name in (*_OWN, "dep_ptr", "dep_idx", *(["products"] if named else [])):
             column = getattr(self, name)
             sha.update(name.encode())
             sha.update(column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes())
-        for listed in self.product_lists if named else ():
-            sha.update(repr(listed).encode())
+        for number in named:
+            sha.update(repr(self.product_lists[number]).encode())
         return sha.hexdigest()
 
 

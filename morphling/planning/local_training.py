@@ -167,11 +167,12 @@ def local_training(config: LocalTrainingConfig, view: View) -> LocalTraining:
     work, fleet = view.workload, view.fleet
     batch = config.batch_size or work.batch_size
     if config.local_epochs is None:
-        samples = np.full(fleet.size, batch * (config.local_steps or DEFAULT_STEPS), np.int64)
+        own = np.full(fleet.size, batch * (config.local_steps or DEFAULT_STEPS), np.int64)
     else:
         assert config.samples_per_client is not None  # noqa: S101 - the config has checked it
         own = draw_samples(config.samples_per_client, fleet.size, view.random("samples"))
-        samples = own * config.local_epochs
+    epochs = config.local_epochs or 1
+    samples = own * epochs
     each = training_flops(work.model, 1, work.sequence_length, recompute=work.recompute)
     memory = training_memory(work, batch, config.optimizer)
     count = parameters(work.model)
@@ -184,7 +185,7 @@ def local_training(config: LocalTrainingConfig, view: View) -> LocalTraining:
         bytes_out=ceil(count * config.upload_bytes_per_parameter / config.compression),
         memory_bytes=0.0,
         resident_bytes=memory.total,
-        **list_columns([layer_costs(work, batch).whole().products], 0, samples / batch),
+        **list_columns([layer_costs(work, batch).whole().products.times(epochs)], 0, own / batch),
     )
     fits = fleet.memory_bytes >= memory.total
     able = ~np.isnan(fleet.compute_flops(work.dtype))

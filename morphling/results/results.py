@@ -168,8 +168,9 @@ class Results:
         lines = []
         if "estimate_s" in said:
             bounds = ", ".join(f"{k} {seconds_text(v)}" for k, v in said.get("lower_bounds", {}).items() if v > 0)
-            words = [f"plan: estimated {seconds_text(said['estimate_s'])} an iteration"]
-            if ratio := self._beyond_estimate(said["estimate_s"]):
+            whole = "estimate_of" not in said
+            words = [f"plan: estimated {seconds_text(said['estimate_s'])} {said.get('estimate_of', 'an iteration')}"]
+            if whole and (ratio := self._beyond_estimate(said["estimate_s"])):
                 words.append(f"iterations took {ratio:.2f} times that")
             if bounds:
                 words.append(f"at the rates it reckoned with no plan beats {bounds}")

@@ -106,8 +106,8 @@ def compare(
         the scenario's; of others they are the defaults.
     seeds : how many: the scenario's seed and those that follow, the same for all strategies
     out : folder for all of it (new or empty); left out, ``base/compare-<name>-<UTC time>/``
-    jobs : runs at a time; left out, the number of cores, or 1 where a class is of a script or notebook.  More than 1
-        are made in processes of their own.
+    jobs : runs at a time; left out, the number of cores, or 1 where a class is of a script or notebook, and in ``mode:
+        live``, whose runs measure this host.  More than 1 are made in processes of their own.
     figures : draw ``figures/comparison.png``
     allow_plugins : run the code of files that are named as strategies
     progress : called now and then
@@ -170,11 +170,14 @@ def _draw(comparison: Comparison) -> object:
 
 
 def _jobs(lineup: Lineup, jobs: int | None) -> int | None:
-    """Classes of a script or notebook are only here, so their runs are."""
+    """Classes of a script or notebook are only here, so their runs are; runs that measure this host disturb each other,
+    and would time the same product each in its own way.
+    """
     given = [entry.named.get("plugin") for entry in lineup.entries]
     given += [loaded.strategy_class for loaded in lineup.loaded]
     bound = any(isinstance(c, type) and (c.__module__ == "__main__" or "<locals>" in c.__qualname__) for c in given)
-    return 1 if jobs is None and bound else jobs
+    measures = any(loaded.scenario.execution.mode == "live" for loaded in lineup.loaded)
+    return 1 if jobs is None and (bound or measures) else jobs
 
 
 def _checked(lineup: Lineup, allow_plugins: bool) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 import morphling
 from morphling.errors import InputError, ScenarioError
 from morphling.results.comparison import COLUMNS, Comparison
-from morphling.run.compare import line_up
+from morphling.run.compare import _jobs, line_up
 from morphling.run.side_by_side import Progress
 from morphling.strategies.cleave import Cleave
 from tests.side_strategies import NO_PLAN
@@ -185,6 +185,12 @@ def test_classes(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"Local.*(another process|file of its own)"):
         compared(tmp_path, [Cleave, Local], BIG, jobs=2, out=tmp_path / "more")
     assert not (tmp_path / "more").exists()
+
+
+def test_runs_that_measure_this_host_are_made_one_after_another():
+    live = line_up(BIG, "cleave,uniform-tp", overrides=["execution.mode=live"])
+    assert [_jobs(live, jobs) for jobs in (None, 2)] == [1, 2]
+    assert _jobs(line_up(BIG, "cleave,uniform-tp"), None) is None
 
 
 def test_the_folder_opens_again(tmp_path):

@@ -198,3 +198,11 @@ def test_clients_train_in_batches(name, config):
     listed, rows, without = sums(name, config, "none")
     assert listed == pytest.approx(rows, rel=1e-12)
     assert (without, listed > 0) == (0, True)
+
+
+def test_each_epoch_ends_with_the_batch_that_is_left():
+    config = {"clients_per_round": 1, "local_epochs": 3, "samples_per_client": 5, "batch_size": 4}
+    (dispatch,) = replay(made("fedavg", config), tiny_fleet(1), workload("none")).dispatches
+    (listed,) = dispatch.tasks.product_lists
+    # an LM head forward for each batch: four samples and one, three times over
+    assert {p.m // S: p.calls for p in listed.entries if p[1:3] == (VOCAB, H)} == {4: 3, 1: 3}

@@ -7,7 +7,7 @@ import pytest
 
 from morphling.engine import Engine
 from morphling.engine.link_estimates import Direction, Transfers, load
-from morphling.fleet import Links, LinkTrace, PastEnd
+from morphling.fleet import Availability, Links, LinkTrace, PastEnd
 from morphling.interfaces.strategy import Dispatch, Done, Each, Strategy
 from tests.oracle.worlds import FlopsAreNanoseconds, bare_fleet, coordinator, rows
 
@@ -98,6 +98,34 @@ def test_uploads_are_held_up_by_the_coordinators_downlink():
     found = asked(constant([100, 100], up=80), table, downlink_bps=100 * MBIT)
     assert (found.up, found.down) == ([[80, 80]], [[100, 100]])
     assert asked(constant([100, 100], up=80), table, uplink_bps=100 * MBIT).up == [[80, 80]]
+
+
+def test_latency_does_not_move_what_was_carried():
+    # both flow from 0 to 10 s at 50 of 100 Mbit/s, though the second's bits arrive from 5 to 15 s
+    links = Links.constant(np.full(2, 80 * MBIT), np.full(2, 80 * MBIT), np.array([0, 5 * S]), half_duplex=False)
+    table = rows([0, 1], down=500 * BYTES, up=500 * BYTES)
+    found = asked(links, table, uplink_bps=100 * MBIT, downlink_bps=100 * MBIT)
+    assert found.down == [[80, 80]]
+    uploads = asked(links, rows([0, 1], up=500 * BYTES), uplink_bps=100 * MBIT, downlink_bps=100 * MBIT)
+    assert uploads.up == [[80, 80]]
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_what_lost_rows_moved_filled_the_link_too(cut):
+    """The coordinator's 120 Mbit/s are 40 for each of three; the third leaves, at the end of the others' transfers with
+    its own cut off, or while it computes.
+    """
+    gone = Availability.of([[(0, 100 * S)], [(0, 100 * S)], [(0, (10 if cut else 20) * S)]])
+    fleet = bare_fleet(constant([80, 80, 80]), gone, coordinator(uplink_bps=120 * MBIT))
+    table = rows([0, 1, 2], down=np.array([400, 400, 900 if cut else 400]) * BYTES, ns=[0, 0, 90 * S])
+
+    class Left(Asked):
+        def on_lost(self, dispatch, rows, view):
+            return self.on_done(dispatch, rows, view)
+
+    strategy = Left(table)
+    Engine(fleet, None, strategy, FlopsAreNanoseconds(), compiled=False).run()
+    assert strategy.down == [[80, 80, 80]]
 
 
 def transfers(*each):

@@ -87,6 +87,19 @@ def test_half_of_a_call_has_half_of_a_launch_and_the_rest_is_the_roofline():
     assert executor.counts == {"fitted": 3, "extrapolated": 0, "roofline_gemm": 0, "roofline_other": 0}
 
 
+def test_only_lists_that_rows_have_are_read():
+    """A row taken from a table for 20,000 clients brings the lists of all of them along."""
+
+    class Unread:
+        flops = elements = 0.0
+
+    one = row(Products([(10, 10, 10)]))
+    more = replace(one, product_lists=(*one.product_lists, Unread()))
+    executor = Profiled(fleet=fleet({DType.FLOAT32: FAST}))
+    assert executor.durations(more, 0).tolist() == executor.durations(one, 0).tolist()
+    assert more.digest() == one.digest()
+
+
 def test_a_list_beyond_the_samples_is_an_extrapolated_row():
     executor = Profiled(fleet=fleet({DType.FLOAT32: FAST}))
     executor.durations(TaskTable.concat([row(Products([(10, 10, 10), (1001, 10, 10)])), row(Products([(9, 9, 9)]))]), 0)

@@ -42,6 +42,8 @@ def test_equal_lists_are_one_object_out_of_a_pickle_too():
         ([], "at least one"),
         ([(0, 3, 4)], "m: a whole number from 1 on is needed, not 0"),
         ([(2, 3.5, 4)], "n: a whole number"),
+        ([(2, 3, float("nan"))], "k: a whole number"),
+        ([(float("inf"), 3, 4)], "m: a whole number"),
         ([(2, 3, 4, -1)], "batch: a whole number"),
         ([(2, 3, 4, 1, 0.0)], "calls: a number above 0"),
         ([(2, 3, 4, 1, float("nan"))], "calls: a number above 0"),

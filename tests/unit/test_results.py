@@ -527,3 +527,9 @@ def test_an_estimate_that_did_not_come_true_says_so(tmp_path, took, words):
     manifest = {"strategy": {"estimate_s": 10.0, "lower_bounds": {"uplink": 2.0, "compute": 0.0}}}
     (note,) = Results(tmp_path, {"iteration_time_s": took}, manifest).notes()
     assert note == f"{words}; at the rates it reckoned with no plan beats uplink 2.000 s"
+
+
+def test_an_estimate_of_something_else_is_not_held_against_iterations(tmp_path):
+    manifest = {"strategy": {"estimate_s": 10.0, "estimate_of": "for the first update"}}
+    (note,) = Results(tmp_path, {"iteration_time_s": 1.6}, manifest).notes()
+    assert note == "plan: estimated 10.00 s for the first update"
