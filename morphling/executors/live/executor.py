@@ -344,16 +344,12 @@ class Live(Executor):
         out += self._faster_devices()
         if self.checked is not None:
             n = self.checked
-            out.append(
-                f"numerics: {n['assembled_products']:,} products assembled from {n['assembled_tiles']:,} sub-tasks and "
-                f"{n['sub_tasks_by_themselves']:,} sub-tasks by themselves are right; largest relative error "
-                f"{n['max_relative_error']:.2g}"
-            )
+            alone = f"{n['sub_tasks_by_themselves']:,} sub-tasks by themselves"
+            whole = f"{n['assembled_products']:,} products assembled from {n['assembled_tiles']:,} sub-tasks and {alone}"
+            what = whole if n["placed_dispatches"] else alone
+            out.append(f"numerics: {what} are right; largest relative error {n['max_relative_error']:.2g}")
             if not n["placed_dispatches"]:
-                out.append(
-                    "numerics: no output was put together from sub-tasks, since this strategy does not say where its "
-                    "rows lie; each distinct product was checked by itself"
-                )
+                out.append("numerics: no output was put together, since this strategy does not say where its rows lie")
         return (*out, *self.cache.notes, *m.notes)
 
     def _share(self) -> float:
