@@ -216,7 +216,7 @@ class FedBuff(Strategy):
             out["devices_left_out"] = dict(self.local.left_out)
             out["client_memory_bytes"] = self.local.memory.total
         if self.estimate_s is not None:
-            out["estimate_s"], out["estimate_of"] = self.estimate_s, "for the first update"
+            out["estimate_s"] = self.estimate_s
         return out
 
     # --------------------------------------------------------------------------------------------------------- pieces
