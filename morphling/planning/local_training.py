@@ -6,6 +6,7 @@ Timing only: no weights are trained here.  A client is a device of the fleet; a 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from heapq import heapify, heapreplace
 from math import ceil, isfinite
 
 import numpy as np
@@ -36,6 +37,7 @@ __all__ = [
     "draw_samples",
     "fedscale_client_seconds",
     "local_training",
+    "reports_s",
     "shared_assumptions",
     "training_memory",
 ]
@@ -45,6 +47,13 @@ DEFAULT_STEPS = 20
 
 DRAWS = {"uniform": "[lowest, highest]", "lognormal": "[median, sigma]"}
 MOST_SAMPLES = 1e12
+
+FEW_REPORTS = 200
+"""Reports that are drawn for an estimate at least, in several draws."""
+
+MOST_REPORTS = 10_000
+"""Reports that are drawn for an estimate, or ten for each place; the mean over more is taken to be theirs."""
+
 NO_MEMORY = "too little memory to train the model"
 
 
@@ -145,13 +154,13 @@ class LocalTraining:
     eligible: BoolArray
     left_out: dict[str, int]
 
-    def seconds(self, devices: IntArray, view: View) -> FloatArray:
+    def seconds(self, devices: IntArray, view: View, at_once: int | None = None) -> FloatArray:
         """Seconds from selection to report, as the server would estimate them, float64[len(devices)].
 
-        α + W/D + launch + flops/F + α + W_up/U, at the view's rates of links; where all ``devices`` at once would fill
-        the coordinator's own link, each is taken to get an equal share of that.
+        α + W/D + launch + flops/F + α + W_up/U, at the view's rates of links; where ``at_once`` of them (None: all)
+        would fill the coordinator's own link, each is taken to get an equal share of that.
         """
-        c, n, rows = view.fleet.coordinator, max(len(devices), 1), self.tasks
+        c, n, rows = view.fleet.coordinator, max(at_once or len(devices), 1), self.tasks
         down, up = view.downlink_bps[devices], view.uplink_bps[devices]
         down = down if c.uplink_bps is None else np.minimum(down, c.uplink_bps / n)
         up = up if c.downlink_bps is None else np.minimum(up, c.downlink_bps / n)
@@ -232,6 +241,33 @@ def fedscale_client_seconds(
         "compute_s": 3.0 * batch_size * local_steps * inference_ms / 1000.0,
         "communication_s": 2.0 * model_kbit / bandwidth_kbps,
     }
+
+
+def reports_s(seconds: FloatArray, places: int, reports: int, numbers: np.random.Generator) -> float:
+    """Seconds until so many reports are there, if a client that reports is replaced at once by one of the idle.
+
+    seconds : float64[clients], of a turn;  places : of them that train at all times
+    Who is drawn is chance: of few reports, the mean over several draws.
+    """
+    counted = min(reports, max(MOST_REPORTS, 10 * places))
+    draws = max(FEW_REPORTS // counted, 1)
+    ends = [_drawn_s(seconds.tolist(), places, counted, numbers) for _ in range(draws)]
+    return sum(ends) / draws * reports / counted
+
+
+def _drawn_s(turn: list[float], places: int, reports: int, numbers: np.random.Generator) -> float:
+    order = numbers.permutation(len(turn)).tolist()
+    busy, idle = [(turn[client], client) for client in order[:places]], order[places:]
+    heapify(busy)
+    end = 0.0
+    for number in numbers.random(reports).tolist():
+        end, client = busy[0]
+        idle.append(client)
+        at = int(number * len(idle))
+        idle[at], idle[-1] = idle[-1], idle[at]
+        client = idle.pop()
+        heapreplace(busy, (end + turn[client], client))
+    return end
 
 
 def shared_assumptions(config: LocalTrainingConfig) -> list[str]:

@@ -119,7 +119,8 @@ def short_reason(reason: str, most: int = _SHORT) -> str:
     text = re.sub(r"^\d+ of \d+ seeds: ", "", reason).strip().partition("\n")[0]
     parts = re.split(r"([;:.](?:\s|$))", text)
     first = parts[0]
-    if len(first) < _BRIEF and len(parts) > 2 and parts[1].startswith(":"):  # TypeError: …, OPT-13B: …
+    brief = len(first) < _BRIEF or " " not in first  # TypeError: …, OPT-13B: …, tensor_parallel: …
+    if brief and len(parts) > 2 and parts[1].startswith(":"):
         first += parts[1] + parts[2]
     first = first.strip()
     if len(first) <= most:

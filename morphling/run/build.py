@@ -64,7 +64,7 @@ def build(loaded: LoadedScenario, *, allow_plugins: bool = False) -> Built:
         raise loaded.fault(
             ("workload", "gemms"),
             f"{strategy.name or type(strategy).__name__} plans by a model's layers, which a file of products lacks;"
-            " cleave plans product by product",
+            " cleave and uniform-tp plan product by product",
         )
     return Built(
         fleet=fleet,

@@ -35,6 +35,7 @@ from morphling.planning.local_training import (
     LocalTrainingConfig,
     chained,
     local_training,
+    reports_s,
     shared_assumptions,
 )
 from morphling.types import IntArray
@@ -116,17 +117,15 @@ class FedBuff(Strategy):
         """Work out what each client does, and fill all places."""
         self.local = local_training(self.config, view)
         self.goal = view.iterations
+        self._estimate(view)
         if self.config.draw_ahead == 1:
-            self._estimate([], view)
             limited = self.config.max_staleness is not None  # then not every report fills the buffer
             every = 1 if limited else self.config.buffer_size
             tasks = self.local.tasks.take(np.flatnonzero(self.local.eligible))
             return StandingOrder(tasks, self.config.concurrency, every, label="client")
         self.idle = IdlePool(view.fleet.size)
         self.idle.add(np.flatnonzero(view.online & self.local.eligible).tolist())
-        out = self._fill(view)
-        self._estimate([x.devices[0] for x in self.occupied], view)
-        return out
+        return self._fill(view)
 
     def on_progress(self, order: Sent, news: Progress, view: View) -> Decisions:  # noqa: ARG002 - there is one order
         """Clients reported, each replaced by the engine from the model of that moment."""
@@ -217,7 +216,7 @@ class FedBuff(Strategy):
             out["devices_left_out"] = dict(self.local.left_out)
             out["client_memory_bytes"] = self.local.memory.total
         if self.estimate_s is not None:
-            out["estimate_s"], out["estimate_of"] = self.estimate_s, "for the first update"
+            out["estimate_s"] = self.estimate_s
         return out
 
     # --------------------------------------------------------------------------------------------------------- pieces
@@ -264,27 +263,21 @@ class FedBuff(Strategy):
                 out.append(Dispatch(chained(local.tasks, drawn), EACH, place, "client"))
         return out
 
-    def _estimate(self, first: list[int], view: View) -> None:
-        """Of the first update: the K-th report of those who start, or K reports at the rate of all places.
-
-        Where the engine draws who starts, ``first`` is empty and as many are drawn here, in the same way; the rate is
-        then that of all who are here.
-        """
+    def _estimate(self, view: View) -> None:
+        """Seconds of an update on average over the run, by draws of their own; none if nobody can train now."""
         assert self.local is not None  # noqa: S101 - start sets it
-        here = np.array(first, np.int64) if first else np.flatnonzero(view.online & self.local.eligible)
-        places, k = min(self.config.concurrency, len(here)), self.config.buffer_size
-        if not places:
-            return
-        if k <= places < len(here):
-            here = view.random("estimate").choice(here, places, replace=False)
-        seconds = np.sort(self.local.seconds(here, view))
-        self.estimate_s = float(seconds[k - 1] if k <= places else seconds.mean() * k / places)
+        here = np.flatnonzero(view.online & self.local.eligible)
+        places = min(self.config.concurrency, len(here))
+        if places:
+            seconds = self.local.seconds(here, view, at_once=places)
+            reports = self.config.buffer_size * self.goal
+            self.estimate_s = reports_s(seconds, places, reports, view.random("estimate")) / self.goal
 
     def _assumptions(self) -> list[str]:
         notes = [
             "the server knows at once that a client has left",
             "weights of staleness, 1/sqrt(1 + staleness), are only reported",
-            "estimate_s is the first update of the server, at nominal rates of links, without departures",
+            "estimate_s has draws of its own: nominal rates of links, nobody comes or leaves, no report is too stale",
         ]
         if self.config.draw_ahead > 1:
             notes.append(

@@ -130,6 +130,7 @@ def test_a_failure_counts_more_than_no_plan():
         (REASON, "5 stages need 2.31 GiB each"),
         ("2 of 5 seeds: too small. Take more", "too small"),
         ("TypeError: can only concatenate list", "TypeError: can only concatenate…"),
+        ("tensor_parallel: 12 heads cannot be cut into 5", "tensor_parallel: 12 heads cannot…"),
         ("word " * 20, "word word word word word word…"),
         ("first\nsecond", "first"),
     ],

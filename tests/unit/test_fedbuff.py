@@ -11,6 +11,7 @@ import pytest
 from morphling.errors import EngineError, Infeasible
 from morphling.fleet import Availability
 from morphling.planning.idle import IdlePool
+from morphling.planning.local_training import reports_s
 from morphling.results import metrics
 from morphling.strategies.fedbuff import FedBuff, FedBuffConfig
 from tests.federated_worlds import S, W, clients, ends, run, turns
@@ -44,6 +45,22 @@ def test_two_clients_of_2_and_3_s_and_a_buffer_of_two(lane):
     assert [(d, a / S, b / S) for d, a, b, _ in sorted(turns(recording), key=lambda x: (x[1], x[0]))] == [
         (0, 0, 2), (1, 0, 3), (0, 2, 4), (1, 3, 6), (0, 4, 6)
     ]  # fmt: skip
+
+
+def test_the_estimate_is_the_mean_update_of_the_run():
+    # four equal clients of 2 s, all at once: four reports every 2 s, which are two updates
+    strategy = fedbuff(concurrency=4)
+    recording = run(strategy, clients(*[(0.5, 1, 0.5)] * 4), iterations=6)
+    assert ends(recording) == [2, 2, 4, 4, 6, 6]
+    assert strategy.report()["estimate_s"] == pytest.approx(1.0)
+
+
+def test_reports_of_a_pool_by_hand():
+    numbers = np.random.default_rng(0)
+    # 2, 3, 4, 6, 6 s; one place of three clients of 1 s; ten thousand are counted, and the mean of more is theirs
+    assert [reports_s(np.array([2.0, 3.0]), 2, n, numbers) for n in range(1, 6)] == [2, 3, 4, 6, 6]
+    assert reports_s(np.ones(3), 1, 7, numbers) == 7
+    assert reports_s(np.ones(3), 1, 50_000, numbers) == pytest.approx(50_000)
 
 
 def test_reports_that_are_too_stale_are_thrown_away():

@@ -345,8 +345,8 @@ class Live(Executor):
         if self.checked is not None:
             n = self.checked
             alone = f"{n['sub_tasks_by_themselves']:,} sub-tasks by themselves"
-            whole = f"{n['assembled_products']:,} products assembled from {n['assembled_tiles']:,} sub-tasks and {alone}"
-            what = whole if n["placed_dispatches"] else alone
+            whole = f"{n['assembled_products']:,} products assembled from {n['assembled_tiles']:,} sub-tasks"
+            what = f"{whole} and {alone}" if n["placed_dispatches"] else alone
             out.append(f"numerics: {what} are right; largest relative error {n['max_relative_error']:.2g}")
             if not n["placed_dispatches"]:
                 out.append("numerics: no output was put together, since this strategy does not say where its rows lie")
