@@ -423,7 +423,7 @@ def _nothing_fits(choices: Sequence[AlpaCosts]) -> str:
             )
             if leanest is None or need < leanest[0]:
                 replicas, ways, _ = option
-                parts = f"{stages} stages of {replicas} x {ways} devices, {costs.micro_batches} micro-batches"
+                parts = f"stages {stages}, devices of a stage {replicas} x {ways}, micro-batches {costs.micro_batches}"
                 leanest = need, parts
     assert leanest is not None  # noqa: S101 - one stage of one device is always a plan
     memory = choices[0].devices.memory_bytes
