@@ -12,6 +12,7 @@ import numpy as np
 
 from morphling.errors import InputError, RunError
 from morphling.executors.gemm_model import seconds
+from morphling.executors.least_squares import least_squares
 from morphling.fleet.gemm import RANGES, GemmFit, GemmParameters, GemmSamples
 from morphling.types import BoolArray, DType, FloatArray, IntArray, item_bytes
 
@@ -163,10 +164,6 @@ def fit_parameters(s: GemmSamples, most_flops: float | None = None) -> GemmParam
 
     ``RunError`` if scipy is not installed.
     """
-    try:
-        from scipy.optimize import least_squares  # noqa: PLC0415 - an extra, and half a second
-    except ImportError:
-        raise RunError("fitting needs scipy: pip install 'morphling[calibrate]'") from None
     begin = _start(s)
     most = 1.25 * float(np.max(s.flops / s.seconds)) if most_flops is None else most_flops
     begin["peak"], begin["small_peak"] = (min(begin[name], 0.999 * most) for name in ("peak", "small_peak"))

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from morphling.errors import InputError, RunError
+from morphling.errors import InputError
+from morphling.executors.least_squares import least_squares
 from morphling.executors.thermal_model import case_temperatures, junction_temperatures
 from morphling.executors.thermal_numbers import Estimate, Misfit, misfit, noise, spreads
 from morphling.fleet.thermal_log import ThermalLog
@@ -255,10 +256,6 @@ def _first_reading(measured: FloatArray) -> float:
 
 
 def _solved(problem: _Problem) -> tuple[FloatArray, Any]:
-    try:
-        from scipy.optimize import least_squares  # noqa: PLC0415 - an extra, and half a second
-    except ImportError:
-        raise RunError("fitting needs scipy: pip install 'morphling[calibrate]'") from None
     options: dict[str, Any] = {"loss": "soft_l1", "f_scale": _SOFT, "x_scale": "jac"}
     tried, begun = [], _thinned(problem)
     for share in (0.03, 0.1, 0.3, 1.0):  # several places to look from: the cost has more than one valley
