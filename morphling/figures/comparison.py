@@ -134,7 +134,7 @@ def _on_log(axes: Axes, values: Any) -> None:
 
 
 def _bytes(axes: Axes, rows: list[StrategySummary]) -> None:
-    quiet(axes, "Bytes of a device that was used, mean")
+    quiet(axes, "Bytes of a device that was used, mean, in the whole run")
     grid(axes)
     name = "bytes_down_per_device"
     curves = ((name, "down", BLUE, -0.17), ("bytes_up_per_device", "up", GREEN, 0.17))

@@ -65,8 +65,12 @@ def _bars(devices: Any, notes: list[str]) -> list[tuple[str, FloatArray]]:
     if left_out := len(devices) - len(powered):
         notes.append(f"energy: {left_out:,} devices state no power (not drawn)")
     if silent := int(powered[list(_RADIO)].isna().any(axis=1).sum()):
-        which = "no device states" if silent == len(powered) else f"{silent:,} devices do not state"
-        notes.append(f"energy: {which} what the radio takes (not drawn)")
+        if silent == len(powered):
+            notes.append("energy: no device states what the radio takes (not drawn)")
+        else:
+            notes.append(
+                f"energy: {silent:,} devices do not state what the radio takes; energy_j leaves out the others'"
+            )
     sums = powered.groupby("profile", observed=True)[list(_PARTS)].sum()
     counts = powered["profile"].value_counts()
     bars = [(_named(str(name), int(counts[name])), row.to_numpy(float)) for name, row in sums.iterrows()]

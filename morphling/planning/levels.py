@@ -43,11 +43,12 @@ from morphling.planning.rows import (
 )
 from morphling.planning.speed import central_seconds, device_speed
 from morphling.planning.steps import Step, one_by_one, steps_of
-from morphling.types import BoolArray, FloatArray, IntArray, Overlap, item_bytes
+from morphling.types import BoolArray, FloatArray, IntArray, Kind, Overlap, item_bytes
 
 __all__ = ["LevelConfig", "LevelStrategy", "Limits", "StepPlan"]
 
 BOUNDS = ("uplink", "download", "compute", "coordinator")
+CENTRAL = "attention products, normalisation, activation functions and the optimizer run on the coordinator"
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,7 @@ class LevelStrategy(Strategy):
         self.next_step = 0
         self.fleet_version = 0
         self.steps: list[Step] = []
+        self.central: set[Kind] = set()
         self.plans: dict[Any, StepPlan] = {}
         self.tilings: dict[Any, Tiling] = {}
         self.summary = Summary()
@@ -231,6 +233,12 @@ class LevelStrategy(Strategy):
 
     # ------------------------------------------------------------------------------------------- what they may call
 
+    def on_the_coordinator(self) -> list[str]:
+        """A sentence on what runs on the coordinator; none if nothing does."""
+        if self.central == {Kind.GEMM}:
+            return ["products with a batch (attention) run on the coordinator"]
+        return [CENTRAL] if self.central else []
+
     def limits(self, view: View) -> Limits:
         """What bounds tilings besides the devices' rates."""
         c = view.fleet.coordinator
@@ -281,6 +289,8 @@ class LevelStrategy(Strategy):
             self.tilings.clear()
             self.used = np.zeros(view.fleet.size, np.bool_)
             self.steps = list(self.list_steps(view))
+            rows = [node for step in self.steps for node in step.central]
+            self.central = {Kind(kind) for kind in view.workload.dag.kind[rows].tolist()} if rows else set()
         self.prepare(view, kept=kept)
         return self._proceed(view)
 

@@ -28,8 +28,8 @@ __all__ = [
     "table_notes",
 ]
 
-HEADS = ("strategy", "time an\niteration", "ratio\nto 1st", "bytes a\ndevice", "peak\nmemory", "utili-\nzation",
-         "energy", "recovery")  # fmt: skip
+HEADS = ("strategy", "time an\niteration", "ratio\nto 1st", "bytes a\ndevice*", "peak\nmemory", "utili-\nzation",
+         "energy*", "recovery*")  # fmt: skip
 NOT_AVAILABLE, FAILED, NOTHING_LOST = "n/a", "failed", "-"
 _SHORT, _BRIEF = 34, 12
 _LEAST_LABEL, _AIRY = 12, 100
@@ -160,8 +160,9 @@ def _cell(column: _Column, row: StrategySummary, mark: Callable[[str | None], st
 
 
 def table_notes(comparison: Comparison) -> list[str]:
-    """The reasons behind the raised numbers, each with its own."""
-    return [f"{str(i).translate(_RAISED)} {note}" for i, note in enumerate(comparison_lines(comparison)[1], 1)]
+    """What the star is about, and the reasons behind the raised numbers, each with its own."""
+    notes = [f"{str(i).translate(_RAISED)} {note}" for i, note in enumerate(comparison_lines(comparison)[1], 1)]
+    return [*notes, "* of the whole run, all iterations; recoveries that overlap are added up"]
 
 
 def _title(comparison: Comparison) -> str:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Results"]
 
+_BOUNDS = {"coordinator": "coordinator's link"}
+
 
 @dataclass(frozen=True, eq=False)
 class Results:
@@ -167,7 +169,8 @@ class Results:
         said = self.manifest.get("strategy", {})
         lines = []
         if "estimate_s" in said:
-            bounds = ", ".join(f"{k} {seconds_text(v)}" for k, v in said.get("lower_bounds", {}).items() if v > 0)
+            lower = {_BOUNDS.get(k, k): v for k, v in said.get("lower_bounds", {}).items()}
+            bounds = ", ".join(f"{k} {seconds_text(v)}" for k, v in lower.items() if v > 0)
             whole = "estimate_of" not in said
             words = [f"plan: estimated {seconds_text(said['estimate_s'])} {said.get('estimate_of', 'an iteration')}"]
             if whole and (ratio := self._beyond_estimate(said["estimate_s"])):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from morphling.errors import InputError, ScenarioError, WorkloadError
+from morphling.errors import Infeasible, InputError, ScenarioError, WorkloadError
 from morphling.fleet import Battery, Coordinator, Fleet, GemmFit, Thermal
 from morphling.interfaces.executor import Executor
 from morphling.interfaces.strategy import Strategy
@@ -61,10 +61,9 @@ def build(loaded: LoadedScenario, *, allow_plugins: bool = False) -> Built:
     fleet = _fleet(loaded)
     strategy = _strategy(loaded, allow_plugins=allow_plugins)
     if isinstance(s.workload, TracedWorkload) and strategy.covers != "gemms":
-        raise loaded.fault(
-            ("workload", "gemms"),
-            f"{strategy.name or type(strategy).__name__} plans by a model's layers, which a file of products lacks;"
-            " cleave and uniform-tp plan product by product",
+        raise Infeasible(
+            f"workload.gemms: {strategy.name or type(strategy).__name__} plans by a model's layers, which a file of"
+            " products lacks; cleave and uniform-tp plan product by product"
         )
     return Built(
         fleet=fleet,

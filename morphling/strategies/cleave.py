@@ -176,8 +176,7 @@ class Cleave(LevelStrategy):
         if self.is_paper:
             return PAPER_ASSUMPTIONS
         out = list(PHYSICAL_ASSUMPTIONS)
-        if any(step.central for step in self.steps):
-            out.insert(2, CENTRAL)
+        out[2:2] = self.on_the_coordinator()
         if any(len(step.groups) > 1 for step in self.steps):
             out.append(SUMMED)
         return out
@@ -314,7 +313,6 @@ PHYSICAL_ASSUMPTIONS = [
     "the coordinator has memory for weights, optimizer states and activations (not checked)",
     "each device receives its own copy of its rows and columns (no multicast)",
 ]
-CENTRAL = "attention products, normalisation, activation functions and the optimizer run on the coordinator"
 SUMMED = "estimate_s adds up the shapes of a level; their rows overlap on a device, so the replay may be faster"
 
 PAPER_ASSUMPTIONS = [

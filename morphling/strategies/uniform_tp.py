@@ -45,13 +45,12 @@ class UniformTp(LevelStrategy):
 
     def assumptions(self) -> list[str]:
         """What holds of every run."""
-        return ASSUMPTIONS
+        return [*ASSUMPTIONS[:2], *self.on_the_coordinator(), *ASSUMPTIONS[2:]]
 
 
 ASSUMPTIONS = [
     "every GEMM is cut into equal rectangles for all devices that are online, in their order",
     "levels of the GEMM DAG are barriers; no shard is kept from one level to the next",
-    "attention products, normalisation, activation functions and the optimizer run on the coordinator",
     "the coordinator has memory for weights, optimizer states and activations (not checked)",
     "each device receives its own copy of its rows and columns (no multicast)",
 ]

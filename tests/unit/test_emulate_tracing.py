@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from morphling.errors import InputError, RunError, WorkloadError
+from morphling.errors import Infeasible, InputError, RunError, WorkloadError
 from morphling.types import DType, Kind, Phase
 from morphling.workload import model_from_config, training_step
 from morphling.workload.traced import traced_from_json
@@ -222,7 +222,7 @@ def test_a_scenario_with_a_wrong_file_or_strategy(tmp_path):
     with pytest.raises(InputError, match=r"workload\.gemms: .*like\.gemms\.json: is no file of traced products"):
         load_scenario(scenario(path))
     path.write_text(like_llama(1).to_json())
-    with pytest.raises(InputError, match=r"workload\.gemms: cleave plans by a model's layers"):
+    with pytest.raises(Infeasible, match=r"workload\.gemms: cleave plans by a model's layers"):
         build(load_scenario(scenario(path, model="paper")))
     value = scenario(path)
     value["workload"]["model"] = "opt-125m"

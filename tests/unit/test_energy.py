@@ -314,6 +314,8 @@ def test_energy_is_drawn_by_profile_and_what_is_missing_is_said(tmp_path):
     silent = fleet_of(idle_w=np.array([1, NAN, 1]), radio_down_j=np.array([1e-3, 1e-3, NAN]))
     figure = overview(saved(tmp_path / "b", silent, None))
     assert "energy: 1 devices state no power (not drawn)" in figure.get_supxlabel()
-    assert "energy: 1 devices do not state what the radio takes (not drawn)" in figure.get_supxlabel()
+    assert (
+        "energy: 1 devices do not state what the radio takes; energy_j leaves out the others'" in figure.get_supxlabel()
+    )
     figure = overview(saved(tmp_path / "c", fleet_of(idle_w=np.full(3, NAN)), None))
     assert "Where the energy went" not in [axes.get_title(loc="left") for axes in figure.axes]
